@@ -70,15 +70,13 @@ ESTIMATOR_CALL_INPUT_FN      tensorflow_estimator.python.estimator.estimator:Est
 ESTIMATOR_CALL_MODEL_FN      tensorflow_estimator.python.estimator.estimator:Estimator._call_model_fn          estimators on several workers
 ESTIMATOR_CONFIG             tensorflow_estimator.python.estimator.estimator:Estimator._config                 estimators on several workers
 ESTIMATOR_EVALUATE_RUN       tensorflow_estimator.python.estimator.estimator:Estimator._evaluate_run           estimators on several workers
-ESTIMATOR_EVAL_STRATEGY      tensorflow_estimator.python.estimator.run_config:RunConfig._eval_distribute       distribution strategies
-ESTIMATOR_EXPERIMENTAL       tensorflow_estimator.python.estimator.run_config:RunConfig._experimental_distribute  distribution strategies
+ESTIMATOR_EXPERIMENTAL       tensorflow_estimator.python.estimator.run_config:RunConfig._experimental_distribute  refusing distribution strategies of tf.contrib
 ESTIMATOR_FEATURES_AND_LABELS  tensorflow_estimator.python.estimator.estimator:Estimator._get_features_and_labels_from_input_fn  a model that is served with the features of its validation data
 ESTIMATOR_INIT_CLUSTER       tensorflow_estimator.python.estimator.run_config:RunConfig._init_distributed_setting_from_environment_var  estimators in a cluster
 ESTIMATOR_INIT_SESSION_CONFIG  tensorflow_estimator.python.estimator.run_config:RunConfig._maybe_overwrite_session_config_for_distributed_training  estimators in a cluster
 ESTIMATOR_IS_CHIEF           tensorflow_estimator.python.estimator.run_config:RunConfig._is_chief              estimators on several workers
 ESTIMATOR_MODEL_FN           tensorflow_estimator.python.estimator.estimator:Estimator._model_fn               a user's estimator in a trial
 ESTIMATOR_TASK_TYPE          tensorflow_estimator.python.estimator.run_config:RunConfig._task_type             estimators on several workers
-ESTIMATOR_TRAIN_STRATEGY     tensorflow_estimator.python.estimator.run_config:RunConfig._train_distribute      distribution strategies
 ESTIMATOR_WARM_START         tensorflow_estimator.python.estimator.estimator:Estimator._warm_start_settings    a user's estimator in a trial
 """
 # Class of a library → methods and attributes that classes of ours override: the library uses them.

@@ -36,7 +36,6 @@ from contextlib import AbstractContextManager
 from generic_trainer.estimator import experimental, export, inputs, v1
 from generic_trainer.estimator._exports import copy_newest as copy_newest
 from generic_trainer.estimator._exports import copy_newest_export as copy_newest_export
-from generic_trainer.estimator._exports import times_of_exports as times_of_exports
 from generic_trainer.estimator._tensorflow import estimator_names, model_to_estimator, tf, tf1
 from generic_trainer.estimator._tensorflow import first_behavior as first_behavior
 

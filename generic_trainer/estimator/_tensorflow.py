@@ -24,7 +24,6 @@ import functools
 import importlib
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -41,74 +40,60 @@ _T = TypeVar("_T")
 # ---- tf ------------------------------------------------------------------------------------------
 
 
-def _model_to_estimator(api: internals.PrivateName) -> Callable[..., Any]:
-    def model_to_estimator(keras_model: Any = None, *args: Any, **options: Any) -> Any:
-        """Returns an Estimator that trains a compiled model of Keras 2.
+def _model_to_estimator(
+    api: internals.PrivateName, keras_model: Any = None, *args: Any, **options: Any
+) -> Any:
+    """Returns an Estimator that trains a compiled model of Keras 2.
 
-        Args:
-            keras_model: functional or sequential.
-            *args: as of the original, `keras_model_path` first.
-            **options: as of the original.
+    Args:
+        api: the API of Keras that has the original.
+        keras_model: functional or sequential.
+        *args: as of the original, `keras_model_path` first.
+        **options: as of the original.
 
-        Raises:
-            ConfigurationError: the model is not one of Keras 2.
-        """
-        if keras_model is not None and not isinstance(keras_model, tf.keras.Model):
-            raise ConfigurationError(
-                f"model_to_estimator takes a Keras 2 model, but got {type(keras_model)}. Build it "
-                "with the tf.keras of `from generic_trainer.estimator import tf`."
-            )
-        _prepare()
-        return api.get().estimator.model_to_estimator(keras_model, *args, **options)
-
-    return model_to_estimator
+    Raises:
+        ConfigurationError: the model is not one of Keras 2.
+    """
+    if keras_model is not None and not isinstance(keras_model, tf.keras.Model):
+        raise ConfigurationError(
+            f"model_to_estimator takes a Keras 2 model, but got {type(keras_model)}. Build it "
+            "with the tf.keras of `from generic_trainer.estimator import tf`."
+        )
+    _find_package()
+    return api.get().estimator.model_to_estimator(keras_model, *args, **options)
 
 
 # `tf.keras.estimator.model_to_estimator`, and that of TensorFlow 1, whose checkpoints it writes.
-model_to_estimator = _model_to_estimator(internals.KERAS_2_API)
-model_to_estimator_v1 = _model_to_estimator(internals.KERAS_2_API_V1)
+model_to_estimator = functools.partial(_model_to_estimator, internals.KERAS_2_API)
+model_to_estimator_v1 = functools.partial(_model_to_estimator, internals.KERAS_2_API_V1)
 
-
-def _keras(name: str = "", api: internals.PrivateName = internals.KERAS_2_API) -> Callable[[], Any]:
-    return lambda: functools.reduce(getattr, filter(None, name.split(".")), api.get())
-
-
-def _contrib() -> Any:
-    """Returns `tf.contrib`, which a trainer API of a room above this one brings along."""
-    return next(api.contrib() for api in trainer_apis() if hasattr(api, "contrib"))
-
-
-def _module(name: str) -> Callable[[], Any]:
-    return lambda: importlib.import_module(name)
-
-
+_KERAS, _KERAS_1 = internals.KERAS_2_API.path, internals.KERAS_2_API_V1.path
 _LEGACY_OPTIMIZERS = "Adadelta Adagrad Adam Adamax Ftrl Nadam Optimizer RMSprop SGD"
 
-# Dotted name in TensorFlow → what returns its meaning here. The Keras ones are what TensorFlow
+# Dotted name in TensorFlow → where its meaning here is found. The Keras ones are what TensorFlow
 # itself takes when TF_USE_LEGACY_KERAS=1.
-_ELSEWHERE: dict[str, Callable[[], Any]] = {
-    "estimator": _module("generic_trainer.estimator"),
-    "initializers": _keras("initializers"),
-    "keras": _keras(),
-    "losses": _keras("losses"),
-    "metrics": _keras("metrics"),
-    "optimizers": _keras("optimizers"),
+_ELSEWHERE = {
+    "estimator": "generic_trainer.estimator",
+    "initializers": f"{_KERAS}:initializers",
+    "keras": _KERAS,
+    "losses": f"{_KERAS}:losses",
+    "metrics": f"{_KERAS}:metrics",
+    "optimizers": f"{_KERAS}:optimizers",
     **{
-        f"{module}.{name}": _keras(f"optimizers.legacy.{name}")
+        f"{module}.{name}": f"{_KERAS}:optimizers.legacy.{name}"
         for module in ("optimizers", "keras.optimizers")
         for name in _LEGACY_OPTIMIZERS.split()
     },
-    "keras.estimator.model_to_estimator": lambda: model_to_estimator,
-    "compat.v1.contrib": _contrib,
-    "compat.v1.estimator": _module("generic_trainer.estimator.v1"),
-    "compat.v1.keras": _keras(api=internals.KERAS_2_API_V1),
-    "compat.v1.keras.estimator.model_to_estimator": lambda: model_to_estimator_v1,
-    "compat.v1.layers": _keras("__internal__.legacy.layers", internals.KERAS_2_API_V1),
-    "compat.v1.nn.rnn_cell": _keras("__internal__.legacy.rnn_cell", internals.KERAS_2_API_V1),
+    "keras.estimator.model_to_estimator": f"{__name__}:model_to_estimator",
+    "compat.v1.estimator": "generic_trainer.estimator.v1",
+    "compat.v1.keras": _KERAS_1,
+    "compat.v1.keras.estimator.model_to_estimator": f"{__name__}:model_to_estimator_v1",
+    "compat.v1.layers": f"{_KERAS_1}:__internal__.legacy.layers",
+    "compat.v1.nn.rnn_cell": f"{_KERAS_1}:__internal__.legacy.rnn_cell",
     # The original keeps the files in a variable, which queues of today's TensorFlow cannot read.
-    "compat.v1.train.match_filenames_once": lambda: tf.io.matching_files,
-    "compat.v2.estimator": _module("generic_trainer.estimator"),
-    "compat.v2.keras": _keras(),
+    "compat.v1.train.match_filenames_once": "tensorflow:io.matching_files",
+    "compat.v2.estimator": "generic_trainer.estimator",
+    "compat.v2.keras": _KERAS,
 }
 
 
@@ -138,7 +123,10 @@ class _TensorFlow(ModuleType):
 def _find(path: str) -> Any:
     """Returns the meaning of a dotted name in TensorFlow; TensorFlow for the empty name."""
     if path in _ELSEWHERE:
-        return _ELSEWHERE[path]()
+        return internals.PrivateName(_ELSEWHERE[path], f"tf.{path}").get()
+    if path == "compat.v1.contrib":  # which another trainer API brings along
+        found = next(api.contrib for api in trainer_apis() if hasattr(api, "contrib"))
+        return importlib.import_module(found)
     if not path:
         return importlib.import_module("tensorflow")
     parent, _, name = path.rpartition(".")
@@ -190,7 +178,6 @@ _REPLACED = {
         (b"from tensorflow.python.ops import control_flow_ops", "control_flow_ops"),
     ],
 }
-_lock = threading.Lock()
 # Modules whose functions differ for several workers.
 _ON_WORKERS = [
     f"{_PACKAGE}.python.estimator.{name}" for name in ("estimator", "run_config", "training")
@@ -226,20 +213,12 @@ class estimator_training:
 
     @staticmethod
     def init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
-        """Takes the strategies of `RunConfig(experimental_distribute=...)`, then the cluster."""
-        experimental = internals.ESTIMATOR_EXPERIMENTAL.of(config)
-        if getattr(experimental, "remote_cluster", None):
+        """Takes the cluster, after refusing what it cannot train on."""
+        if internals.ESTIMATOR_EXPERIMENTAL.of(config) is not None:
             raise ConfigurationError(
-                "RunConfig(experimental_distribute=...) has a remote_cluster, and TensorFlow has "
-                "removed what trained an estimator on one: leave it out."
+                "RunConfig(experimental_distribute=...) came with tf.contrib.distribute, which "
+                "TensorFlow has removed: give train_distribute and eval_distribute in its place."
             )
-        for attribute in (internals.ESTIMATOR_TRAIN_STRATEGY, internals.ESTIMATOR_EVAL_STRATEGY):
-            name = attribute.name.removeprefix("_")
-            strategy = getattr(experimental, name, None)
-            if strategy is not None and attribute.of(config) is not None:
-                raise ValueError(f"Give RunConfig either {name} or experimental_distribute.{name}.")
-            if strategy is not None:
-                attribute.set(config, strategy)
         workers = tf_config.get("cluster", {})
         if config.train_distribute and workers and "master" not in workers:
             raise ConfigurationError(
@@ -254,20 +233,12 @@ class estimator_training:
         return False  # TensorFlow has removed the coordinator
 
 
-def _prepare() -> None:
-    """Makes the modules of `tensorflow_estimator` importable, from any thread, any number of times.
+def _find_package() -> str:
+    """Returns the folder in which `tensorflow_estimator` is installed.
 
     Raises:
-        ConfigurationError: the package is not installed.
+        ConfigurationError: it is not.
     """
-    _find_package()
-    with _lock:
-        if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-            sys.meta_path.insert(0, _Finder())
-
-
-def _find_package() -> str:
-    """Returns the folder in which `tensorflow_estimator` is installed; see `_prepare`."""
     spec = PathFinder.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(
@@ -295,14 +266,7 @@ class _Loader(SourceFileLoader):
         if module.__name__ in _ON_WORKERS:
             from generic_trainer.estimator._workers import extend
 
-            extend(module)
-        estimator = getattr(module, "Estimator", None)
-        for attribute in (internals.ESTIMATOR_CALL_INPUT_FN, internals.ESTIMATOR_CALL_MODEL_FN):
-            if attribute.name in vars(estimator or object):
-                from generic_trainer.training import keras_2_unconverted
-
-                method = _shapes_of_first_api()(keras_2_unconverted()(attribute.of(estimator)))
-                setattr(estimator, attribute.name, method)
+            extend(module, user_context=_shapes_of_first_api)
 
     def get_code(self, fullname: str) -> CodeType:
         # Not through the bytecode cache: other Python processes may share it.
@@ -313,21 +277,21 @@ class _Loader(SourceFileLoader):
         return code
 
 
+sys.meta_path.insert(0, _Finder())
+
 # ---- names of tf.estimator -----------------------------------------------------------------------
 
 _IMPORT = re.compile(r"^from (tensorflow_estimator\.python\S+) import (\w+)(?: as (\w+))?", re.M)
-_NO_TPU = (
-    "TensorFlow has removed what TPU estimators ran on. Train a Keras model under "
-    "tf.distribute.TPUStrategy in run_fn instead."
-)
-# Start of a name → why there is none.
+# Start of a name, in lower case → why there is none.
 _GONE = {
-    "BoostedTrees": (
+    "boostedtrees": (
         "TensorFlow 2.13 took boosted trees out of tf.estimator. Train those of "
         "tensorflow_decision_forests in run_fn instead."
     ),
-    "TPU": _NO_TPU,
-    "tpu": _NO_TPU,
+    "tpu": (
+        "TensorFlow has removed what TPU estimators ran on. Train a Keras model under "
+        "tf.distribute.TPUStrategy in run_fn instead."
+    ),
 }
 
 
@@ -352,13 +316,12 @@ def estimator_names(
         if also and name in also:
             return also[name]
         for start, reason in _GONE.items():
-            if name.startswith(start):
+            if name.lower().startswith(start):
                 raise ConfigurationError(f"There is no {module}.{name}: {reason}")
         # Python looks up names such as __path__, for which the package need not be read.
         if name.startswith("__") or name not in homes():
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home, original = homes()[name]
-        _prepare()
         return getattr(importlib.import_module(home), original)
 
     def names() -> list[str]:

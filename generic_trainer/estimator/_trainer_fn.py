@@ -17,7 +17,7 @@ import ast
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from generic_trainer import estimator
@@ -77,28 +77,19 @@ def _run_fn_of(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
     return run_fn
 
 
-class _TrainerFnArgs:
+class _TrainerFnArgs(SimpleNamespace):
     """`FnArgs` as `trainer_fn` knows them, from when they were HParams of `tf.contrib`.
 
     The entries of `custom_config` are attributes too, and there is `get(name, default)`.
     """
 
     def __init__(self, fn_args: Any) -> None:
-        self._fn_args = fn_args
-        custom_config = fn_args.custom_config or {}
-        self._changed: dict[str, Any] = {
-            name: custom_config[name] for name in custom_config if not hasattr(fn_args, name)
-        }
-        self._changed["warm_start_from"] = fn_args.base_model
+        super().__init__(**{**(fn_args.custom_config or {}), **vars(fn_args)})
+        self.warm_start_from = fn_args.base_model
         # Checkpoints and event files go into the estimator's folder, and have no place in a model.
         for name in ("serving_model_dir", "eval_model_dir"):
             folder = os.path.basename(getattr(fn_args, name))
-            self._changed[name] = os.path.join(fn_args.model_run_dir, folder)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self._changed[name] if name in self._changed else getattr(self._fn_args, name)
+            setattr(self, name, os.path.join(fn_args.model_run_dir, folder))
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)

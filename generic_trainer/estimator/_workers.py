@@ -31,14 +31,13 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief, is_one_of_several, this_task
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer.training import distributed
+from generic_trainer.training import distributed, keras_2_unconverted
 
 _TRAIN, _EVAL = "train", "eval"  # tf.estimator.ModeKeys
 _Datasets = (tf.data.Dataset, tf.compat.v1.data.Dataset)
 
-# Modes whose data the workers share; and whether the process is a slot of a trial.
+# Modes whose data the workers share: both of them in a slot of a trial.
 _shared: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("shared", default=())
-_is_slot: contextvars.ContextVar[bool] = contextvars.ContextVar("is_slot", default=False)
 # The configuration for the user's functions, if the session has another one.
 _users_config: contextvars.ContextVar[Any] = contextvars.ContextVar("users_config", default=None)
 
@@ -51,12 +50,16 @@ def trains_with_others() -> bool:
 @contextlib.contextmanager
 def as_slot() -> Iterator[None]:
     """Makes all workers evaluate together, too; the trial decides when to stop."""
-    with _set(_is_slot, True), _set(_shared, (_TRAIN, _EVAL)):
+    with _set(_shared, (_TRAIN, _EVAL)):
         yield
 
 
-def extend(module: ModuleType) -> None:
-    """Makes the functions of a module of `tensorflow_estimator` work on several workers."""
+def extend(module: ModuleType, user_context: Callable[[], Any]) -> None:
+    """Makes the functions of a module of `tensorflow_estimator` work on several workers.
+
+    Those that call the user's functions do so in `user_context`, and keep AutoGraph away from the
+    code of Keras 2.
+    """
     functions: dict[str, Callable[..., Any]]
     match module.__name__.rpartition(".")[2]:
         case "training":
@@ -73,7 +76,10 @@ def extend(module: ModuleType) -> None:
                 internals.ESTIMATOR_EVALUATE_RUN.name: _evaluate_run,
             }
     for name, around in functions.items():
-        setattr(owner, name, _around(getattr(owner, name), around))
+        method = _around(getattr(owner, name), around)
+        if around in (_call_input_fn, _call_model_fn):
+            method = user_context()(keras_2_unconverted()(method))
+        setattr(owner, name, method)
 
 
 def _around(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,7 +136,7 @@ def _train(
             original(estimator, input_fn, hooks, steps, max_steps, saving_listeners)
     finally:
         internals.ESTIMATOR_CONFIG.set(estimator, config)
-    if not _is_slot.get():
+    if _EVAL not in shared:
         distributed.barrier("at the end of Estimator.train")  # its checkpoint is complete
     return estimator
 
@@ -168,29 +174,20 @@ def _call_model_fn(
         users = _users_config.get() or config
         spec = original(estimator, features, labels, mode, users)
         spec = spec._replace(train_op=completed(spec.train_op))
-    if not _is_slot.get():  # after all other hooks
+    if _EVAL not in _shared.get():  # after all other hooks
         spec = spec._replace(training_hooks=(*spec.training_hooks, _StopTogether()))
     return spec if distributed.rank() == 0 else spec._replace(training_chief_hooks=())
 
 
 def _evaluate_run(
-    original: Any,
-    estimator: Any,
-    checkpoint_path: Any,
-    scaffold: Any,
-    update_op: Any,
-    eval_dict: Any,
-    all_hooks: Any,
-    output_dir: str,
+    original: Any, estimator: Any, *, all_hooks: Any, output_dir: str, **options: Any
 ) -> Any:
     if _EVAL in _shared.get():
         all_hooks = [_SumMetrics(), *(all_hooks or ())]
     with contextlib.ExitStack() as stack:
         if distributed.rank() > 0:
             output_dir = stack.enter_context(ScratchFolder("evaluation-"))
-        return original(
-            estimator, checkpoint_path, scaffold, update_op, eval_dict, all_hooks, output_dir
-        )
+        return original(estimator, all_hooks=all_hooks, output_dir=output_dir, **options)
 
 
 class _StartAlike(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]

@@ -13,7 +13,13 @@ _STARTS = ("init", "create", "learn_runner.run")
 
 
 class _TrialClass:
-    """A module with a trial class in place of `run_fn`, or a script; see `TrainerApi`."""
+    """A module with a trial class in place of `run_fn`, or a script; see `TrainerApi`.
+
+    Attributes:
+        contrib: the `tf.contrib` of `generic_trainer.estimator.tf1`.
+    """
+
+    contrib = "generic_trainer.trials.experiment.contrib"
 
     def may_define(self, tree: ast.Module, names: Collection[str]) -> bool:
         """Whether the name of a class or of its base ends with "Trial"."""
@@ -38,12 +44,6 @@ class _TrialClass:
         from generic_trainer.trials._scripts.loading import run_fn_from_script
 
         return run_fn_from_script(module)
-
-    def contrib(self) -> ModuleType:
-        """Returns the `tf.contrib` of `generic_trainer.estimator.tf1`."""
-        from generic_trainer.trials.experiment import contrib
-
-        return contrib
 
 
 TRIAL = _TrialClass()

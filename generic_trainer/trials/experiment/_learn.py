@@ -161,6 +161,19 @@ def _chosen(values: Any, key: str | None) -> Any:
     return next(iter(values.values())) if is_lone else values
 
 
+def fit(estimator: Any, x: Any = None, y: Any = None, input_fn: Any = None, **named: Any) -> Any:
+    """Trains for `steps`, or up to `max_steps`, by an input function or on arrays x and y [N, ...].
+
+    The premade estimators of then called a feature that is one array "".
+    """
+    if input_fn is None:
+        is_whole = isinstance(x, Mapping) or isinstance(estimator, Estimator)
+        size, make_input_fn = named.pop("batch_size", None), tf1.estimator.inputs.numpy_input_fn
+        features = x if is_whole else {"": x}
+        input_fn = make_input_fn(features, y, size or len(y), num_epochs=None, shuffle=True)
+    return estimator.train(input_fn, named.pop("monitors", None), **named)
+
+
 class Estimator(tf_estimator.v1.Estimator):  # type: ignore[misc]
     """`tf.contrib.learn.Estimator`, for model functions that `tf.estimator` does not take.
 
@@ -179,9 +192,7 @@ class Estimator(tf_estimator.v1.Estimator):  # type: ignore[misc]
 
         super().__init__(as_now, model_dir, config, params)
 
-    def fit(self, *, input_fn: Any, monitors: Any = None, **length: int | None) -> Any:
-        """Trains for `steps`, or up to `max_steps`."""
-        return self.train(input_fn, monitors, **length)
+    fit = fit
 
 
 def ModelFnOps(
@@ -232,6 +243,16 @@ def crossed_column(columns: Any, hash_bucket_size: int, combiner: str = "sum", *
         for column in columns
     ]
     return tf1.feature_column.crossed_column(keys, hash_bucket_size, **named)
+
+
+def embed_sequence(
+    ids: Any, vocab_size: Any = None, embed_dim: Any = None, unique: bool = False, **named: Any
+) -> Any:
+    """Returns the embeddings of ids; `unique` only saved lookups."""
+    scope, reuse = named.pop("scope", None), named.pop("reuse", None)
+    with tf1.variable_scope(scope, "EmbedSequence", [ids], reuse=reuse):
+        table = tf1.get_variable("embeddings", [vocab_size, embed_dim], **named)
+        return tf1.nn.embedding_lookup(table, ids)
 
 
 def forward_features(estimator: Any, keys: Any = None, sparse_default_values: Any = None) -> Any:

@@ -27,6 +27,7 @@ import functools
 import importlib.util
 import inspect
 import logging
+import pkgutil
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -34,13 +35,13 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from generic_trainer import estimator as tf_estimator
 from generic_trainer._core import internals
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials.experiment._learn import (
     ExportStrategy,
     ModeKeys,
     RunConfig,
+    fit,
     make_export_strategy,
 )
 
@@ -105,7 +106,6 @@ _GONE = {
     "distribute": "tf.distribute",
     "distributions": "the package tensorflow_probability",
     "keras": "tf.keras",
-    "layers.embed_sequence": "tf.nn.embedding_lookup",
     "layers.weighted_sum_from_feature_columns": "tf.feature_column.linear_model",
     "learn.datasets": "tf.keras.datasets, or sklearn.datasets,",
     "learn.monitors": "tf.train.SessionRunHook, also in Experiment(train_monitors=[...]),",
@@ -172,9 +172,8 @@ def _path(module: str) -> str:
 
 
 def _source(name: str) -> Any:
-    first, *names = name.split(".")
-    if first == "tf1":
-        return functools.reduce(getattr, names, tf_estimator.tf1)
+    if name.startswith("tf1"):
+        return pkgutil.resolve_name(f"generic_trainer.estimator:{name}")
     return importlib.import_module(name, __package__)
 
 
@@ -200,7 +199,10 @@ def _as_then(now: Any, name: str) -> Any:
             value = named.pop(ignored)
             level = logging.WARNING if value in ("mean", "sqrtn") else logging.INFO
             _logger.log(level, "%s(%s=%r): the argument is ignored", name, ignored, value)
-        return now(*args, **named)
+        made = now(*args, **named)
+        if hasattr(made, "train"):  # a premade estimator
+            made.fit = functools.partial(fit, made)
+        return made
 
     return call
 

@@ -8,6 +8,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -125,6 +126,26 @@ def test_arguments_of_then(caplog):
     assert "(combiner='mean'): the argument is ignored" in caplog.text
     with pytest.raises(ConfigurationError, match=r"give \(1,\) by name"):
         layers.sparse_column_with_vocabulary_file("town", "towns.txt", 1)
+
+
+def test_premade_estimators_fit_arrays_and_input_functions(tmp_path):
+    x = np.linspace(0, 1, 12, dtype=np.float32)[:, None]
+    read = tf1.estimator.inputs.numpy_input_fn({"": x}, x > 0.5, 4, num_epochs=None, shuffle=False)
+    columns = [tf1.contrib.layers.real_valued_column("")]
+    made = tf1.contrib.learn.LinearClassifier(columns, model_dir=str(tmp_path))
+    assert made.fit(x, x > 0.5, steps=3, batch_size=4).fit(input_fn=read, max_steps=5) is made
+    assert steps_of(tmp_path) == 5
+
+
+def test_embeddings_of_a_sequence():
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        ones = tf1.ones_initializer()
+        found = tf1.contrib.layers.embed_sequence(
+            [[1, 2, 0]], 3, 2, initializer=ones, scope="words"
+        )
+        assert [variable.op.name for variable in tf1.global_variables()] == ["words/embeddings"]
+        session.run(tf1.global_variables_initializer())
+        assert session.run(found).tolist() == [[[1.0, 1.0]] * 3]
 
 
 def test_shapes_are_those_of_the_program(tmp_path):
