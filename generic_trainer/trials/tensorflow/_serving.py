@@ -42,8 +42,7 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
     """
     components = _components(record)
     outputs = {name: one for name, one in outputs.items() if not isinstance(one, tuple)}
-    predictions = find_predictions(record, components, outputs)
-    inputs = inputs_of(predictions.values(), components)
+    predictions, inputs = find_predictions(record, components, outputs)
     with ScratchFolder("graph-") as scratch:
         directory = os.path.join(scratch, "graph")
         with session.graph.as_default():
@@ -62,8 +61,8 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
 
 def find_predictions(
     record: Any, components: Mapping[str, tf.Tensor], outputs: Mapping[str, tf.Tensor]
-) -> dict[str, tf.Tensor]:
-    """Returns the predictions of a graph, one value per example each.
+) -> tuple[dict[str, tf.Tensor], dict[str, Any]]:
+    """Returns the predictions of a graph, one value per example each, and their inputs.
 
     1. What `build_graph` returned, as far as it is per example and does not need the label.
     2. If that is nothing, the tensors that meet the label on their way to the outputs.
@@ -83,14 +82,8 @@ def find_predictions(
             f"variables and not on {sorted(labels) or 'a label'}. Return it from build_graph, next "
             "to the loss."
         )
-    return predictions
-
-
-def inputs_of(tensors: Iterable[tf.Tensor], components: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-    """Returns the components that tensors are computed from."""
-    tensors = list(tensors)
-    needed = set().union(*map(_Flow(components, tensors).components_of, tensors))
-    return {name: tensor for name, tensor in components.items() if name in needed}
+    needed = frozenset().union(*map(flow.components_of, predictions.values()))
+    return predictions, {name: part for name, part in components.items() if name in needed}
 
 
 def _conventional(record: Any, components: Mapping[str, tf.Tensor]) -> set[str]:

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from generic_trainer.errors import ExportError
 from generic_trainer.trials.tensorflow import TensorFlowTrial
-from generic_trainer.trials.tensorflow._serving import find_predictions, inputs_of
+from generic_trainer.trials.tensorflow._serving import find_predictions
 
 
 def dense(x, units, name):
@@ -40,9 +40,9 @@ def test_the_logits_are_found_where_the_label_comes_in(graph):
     )
     right = tf.equal(tf.argmax(logits, 1, name="best"), record["which"])
     outputs = {"loss": loss, "accuracy": tf.reduce_mean(tf.cast(right, tf.float32))}
-    found = find_predictions(record, record, outputs)
+    found, inputs = find_predictions(record, record, outputs)
     assert found.keys() == {"logits_out", "best"}
-    assert inputs_of(found.values(), record).keys() == {"image"}
+    assert inputs.keys() == {"image"}
 
 
 def test_features_that_join_on_the_way_are_no_labels(graph):
@@ -50,9 +50,9 @@ def test_features_that_join_on_the_way_are_no_labels(graph):
     joined = tf.concat([dense(record["deep"], 3, "deep"), record["wide"]], axis=1)
     price = dense(joined, 1, "price")
     outputs = {"loss": tf.reduce_mean(tf.square(price - record["price"]))}
-    found = find_predictions(record, record, outputs)
+    found, inputs = find_predictions(record, record, outputs)
     assert list(found) == ["price_out"]
-    assert inputs_of(found.values(), record).keys() == {"deep", "wide"}
+    assert inputs.keys() == {"deep", "wide"}
 
 
 def test_in_a_tuple_the_label_comes_second(graph):
@@ -60,8 +60,8 @@ def test_in_a_tuple_the_label_comes_second(graph):
     record = (parts["a"], parts["b"])
     score = dense(record[0], 1, "score")
     outputs = {"loss": tf.reduce_mean(tf.square(score - record[1]))}
-    found = find_predictions(record, {"a": record[0], "b": record[1]}, outputs)
-    assert list(found) == ["score_out"]
+    found, inputs = find_predictions(record, {"a": record[0], "b": record[1]}, outputs)
+    assert (list(found), list(inputs)) == (["score_out"], ["a"])
 
 
 def test_what_build_graph_returns_comes_first(graph):
@@ -72,7 +72,7 @@ def test_what_build_graph_returns_comes_first(graph):
         "scores": tf.sigmoid(score),
         "errors": score - record["label"],
     }
-    assert list(find_predictions(record, record, outputs)) == ["scores"]
+    assert list(find_predictions(record, record, outputs)[0]) == ["scores"]
 
 
 SPARSE = """
