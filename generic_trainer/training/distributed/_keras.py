@@ -186,10 +186,9 @@ def _results(strategy: DataParallelStrategy, original: Any, bound: inspect.Bound
     variables = [variable.value for variable in bound.args[0].metrics_variables]
     own = [variable.read_value() for variable in variables]
     assign_all(variables, all_reduce(own))
-    try:
-        return original(bound)
-    finally:
-        assign_all(variables, own)
+    logs = original(bound)
+    assign_all(variables, own)
+    return logs
 
 
 def _apply(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:

@@ -20,11 +20,7 @@ from generic_trainer.training.distributed._agreement import agree_on_variables
 from generic_trainer.training.distributed._collectives import all_reduce, broadcast
 from generic_trainer.training.distributed._ops import is_number
 from generic_trainer.training.distributed._runtime import Runtime
-from generic_trainer.training.distributed._shares import (
-    at_least_a_row,
-    number_of_rows,
-    share_of,
-)
+from generic_trainer.training.distributed._shares import at_least_a_row, number_of_rows, share_of
 
 _MEAN = tf.distribute.ReduceOp.MEAN
 
