@@ -9,19 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.training.export._features import features_of
-from generic_trainer.training.export._inputs import (
-    declared_inputs,
-    inference_arguments,
-    match_inputs,
-)
+from generic_trainer.training.export._features import Features, features_of
+from generic_trainer.training.export._inputs import declared_inputs, match_inputs
 from generic_trainer.training.export._saving import ModelParts, outside_of_strategy, save
-from generic_trainer.training.export._servable import (
-    make_predict,
-    make_transform,
-    named_outputs,
-    signature,
-)
+from generic_trainer.training.export._servable import make_predict, make_transform, signature
 
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
@@ -125,20 +116,16 @@ def export_on_tensors(model: Any, inputs: Any, directory: str) -> None:
         directory: the SavedModel is written there.
 
     Raises:
-        ExportError: the model does not return tensors [N, ...], or cannot be saved.
+        ExportError: the model cannot be called with such tensors, does not return tensors
+            [N, ...], or cannot be saved.
     """
-    specs = tf.nest.flatten(inputs)
-    arguments = inference_arguments(model)
-    # The user's code needs its `if` and `for` over tensors to work as they do elsewhere.
-    call = tf.function(lambda structure: model(structure, **arguments))
-
-    def serve(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        structure = tf.nest.pack_sequence_as(inputs, [tensors[spec.name] for spec in specs])
-        return named_outputs(call(structure), "outputs", getattr(model, "output_names", None))
+    specs = {spec.name: spec for spec in tf.nest.flatten(inputs)}
+    names = tf.nest.map_structure(lambda spec: spec.name, inputs)
+    predict = make_predict(model, Features("the inputs", {}), names, None, None, "outputs")
 
     def export() -> None:
-        function = tf.function(serve, autograph=False)
-        concrete = function.get_concrete_function(**{spec.name: spec for spec in specs})
+        function = tf.function(lambda **tensors: predict(tensors), autograph=False)
+        concrete = function.get_concrete_function(**specs)
         save(ModelParts(model), directory, {_DEFAULT: concrete})
 
     outside_of_strategy(export)

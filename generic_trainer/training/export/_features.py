@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,28 +17,41 @@ from generic_trainer.training.export._saving import tracked_parts
 EXAMPLES = tf.TensorSpec([None], tf.string, name="examples")
 
 
+@dataclasses.dataclass(frozen=True)
 class Features:
-    """Raw features, for a pipeline without Transform or a model that contains it.
+    """The features of a pipeline.
 
     Attributes:
         origin: the source of the features, for messages.
         raw_spec: raw feature name → `tf.io` parsing configuration.
-        tracked: objects that must be saved with the model for `__call__` to work.
+        compute: returns the features that can be computed from some raw ones: just these, or those
+            of the layer of a transform graph. The layer leaves out features that depend on raw
+            features which it did not get.
+        tracked: objects that must be saved with the model for `compute` to work.
     """
 
-    def __init__(self, schema: Any, feature_spec: Mapping[str, Any]) -> None:
-        """Takes the features of a schema, some of which `feature_spec` replaces."""
-        self.origin = "the schema" if schema is not None else "feature_spec"
-        self.raw_spec = {**_parse_spec_of(load_schema(schema)), **feature_spec}
-        self.tracked: list[Any] = []
-
-    def __call__(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the features that can be computed from some raw ones."""
-        return dict(raw)
+    origin: str
+    raw_spec: Mapping[str, Any]
+    compute: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    tracked: Sequence[Any] = ()
 
     def raw_names(self, names: Iterable[str]) -> set[str]:
-        """Returns the raw features that the features `names` are computed from."""
-        return set(names)
+        """Returns the raw features that the features `names` are computed from.
+
+        It leaves out one raw feature after the other to see which features are lost. So a
+        prediction needs no label.
+        """
+        wanted = set(names)
+
+        def needed(raw: dict[str, tf.Tensor]) -> set[str]:
+            return {
+                key
+                for key in raw
+                if not wanted
+                <= self.compute({name: raw[name] for name in raw if name != key}).keys()
+            }
+
+        return probe(self.raw_spec, needed)
 
 
 def features_of(transform_graph: Any, schema: Any, feature_spec: Mapping[str, Any]) -> Features:
@@ -50,13 +64,14 @@ def features_of(transform_graph: Any, schema: Any, feature_spec: Mapping[str, An
         DataError: the transform graph or the schema cannot be read.
     """
     if transform_graph is not None:
-        return _TransformedFeatures(transform_graph, feature_spec)
+        return _transformed(transform_graph, feature_spec)
     if schema is None and not feature_spec:
         raise ConfigurationError(
             "export_model needs the raw features: pass transform_graph=, schema= or feature_spec=; "
             "fn_args has them if the component gets the outputs of Transform or SchemaGen"
         )
-    return Features(schema, feature_spec)
+    raw_spec = {**_parse_spec_of(load_schema(schema)), **feature_spec}
+    return Features("the schema" if schema is not None else "feature_spec", raw_spec)
 
 
 def probe(raw_spec: Mapping[str, Any], look: Callable[[dict[str, Any]], Any]) -> Any:
@@ -75,45 +90,23 @@ def type_specs(features: Mapping[str, Any]) -> dict[str, tf.TypeSpec]:
     return {name: tf.type_spec_from_value(feature) for name, feature in features.items()}
 
 
-class _TransformedFeatures(Features):
-    """The transform graph, with its vocabularies.
+def _transformed(graph: Any, feature_spec: Mapping[str, Any]) -> Features:
+    """Returns the features of the transform graph, with its vocabularies."""
+    with needing_tfx("A transform graph"):
+        import tensorflow_transform as tft
 
-    The layer leaves out features that depend on raw features which it did not get. This shows the
-    raw features that a transformed one needs, so that a prediction needs no label.
-    """
-
-    def __init__(self, graph: Any, feature_spec: Mapping[str, Any]) -> None:
-        with needing_tfx("A transform graph"):
-            import tensorflow_transform as tft
-
-        self.origin = f"the transform graph {graph!r}" if isinstance(graph, str) else "the graph"
-        try:
-            output = tft.TFTransformOutput(graph) if isinstance(graph, str) else graph
-            self.raw_spec = {**output.raw_feature_spec(), **feature_spec}
-            self._layer = output.transform_features_layer()
-        except OSError as error:
-            raise DataError(
-                f"{self.origin} must be the transform_graph of a Transform component, a directory "
-                f"with metadata, transform_fn and transformed_metadata, but: {error}",
-                path=graph if isinstance(graph, str) else None,
-            ) from error
-        self.tracked = tracked_parts(self._layer)
-
-    def __call__(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(self._layer(dict(raw)))
-
-    def raw_names(self, names: Iterable[str]) -> set[str]:
-        """Leaves out one raw feature after the other to see which transformed ones are lost."""
-        wanted = set(names)
-
-        def needed(raw: dict[str, tf.Tensor]) -> set[str]:
-            return {
-                key
-                for key in raw
-                if not wanted <= self({name: raw[name] for name in raw if name != key}).keys()
-            }
-
-        return probe(self.raw_spec, needed)
+    origin = f"the transform graph {graph!r}" if isinstance(graph, str) else "the graph"
+    try:
+        output = tft.TFTransformOutput(graph) if isinstance(graph, str) else graph
+        raw_spec = {**output.raw_feature_spec(), **feature_spec}
+        layer = output.transform_features_layer()
+    except OSError as error:
+        raise DataError(
+            f"{origin} must be the transform_graph of a Transform component, a directory "
+            f"with metadata, transform_fn and transformed_metadata, but: {error}",
+            path=graph if isinstance(graph, str) else None,
+        ) from error
+    return Features(origin, raw_spec, layer, tracked_parts(layer))
 
 
 def _parse_spec_of(schema: Any) -> dict[str, Any]:

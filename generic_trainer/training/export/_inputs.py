@@ -49,10 +49,11 @@ def declared_inputs(model: Any) -> Any:
     if symbolic:
         structure = _attribute(model, "input")  # a Sequential of Keras 3 has none
         return _declared(symbolic[0] if structure is None else structure)
-    saved = _called(model, "save_spec")
+    saved = getattr(model, "save_spec", lambda: None)()  # of Keras 2
     if saved:
         return _declared(saved[0][0])
-    shapes = (_called(model, "get_build_config") or {}).get("input_shape")
+    config: Any = getattr(model, "get_build_config", dict)() or {}
+    shapes = config.get("input_shape")
     if isinstance(shapes, dict):
         return {name: _Declared(name) for name in shapes}
     signature = getattr(_call_of(model), "input_signature", None)
@@ -85,7 +86,7 @@ def match_inputs(
     ]
     raise_problems(ConfigurationError, "label_keys", unknown_labels)
     unlabelled = {key: spec for key, spec in features.raw_spec.items() if key not in label_keys}
-    specs: dict[str, tf.TypeSpec] = probe(unlabelled, lambda raw: type_specs(features(raw)))
+    specs: dict[str, tf.TypeSpec] = probe(unlabelled, lambda raw: type_specs(features.compute(raw)))
     wanted = {name: name for name in specs} if wanted is None else wanted
     declared = tf.nest.map_structure(
         lambda leaf: leaf if isinstance(leaf, _Declared) else _Declared(leaf), wanted
@@ -128,11 +129,6 @@ def _attribute(model: Any, name: str) -> Any:
         return getattr(model, name, None)
     except (AttributeError, ValueError):
         return None
-
-
-def _called(model: Any, name: str) -> Any:
-    method = getattr(model, name, None)
-    return method() if callable(method) else None
 
 
 def _problems(wanted: _Declared, specs: Mapping[str, Any]) -> Iterator[str]:

@@ -54,17 +54,17 @@ def tracked_parts(root: Any) -> list[Any]:
     the cluster of the training.
     """
     parts: dict[int, Any] = {}
-    seen, waiting = {id(root)}, [root]
+    seen, waiting = set(), [root]
     while waiting:
         node = waiting.pop()
+        if id(node) in seen or (node is not root and serves_training(node)):
+            continue
+        seen.add(id(node))
         if isinstance(node, _SAVED):
             parts[id(node)] = node
         elif is_keras_3(node) and hasattr(node, "variables"):
             parts.update((id(variable), variable) for variable in map(_unwrapped, node.variables))
-        for child in tf.train.TrackableView.children(node).values():
-            if id(child) not in seen and not serves_training(child):
-                seen.add(id(child))
-                waiting.append(child)
+        waiting.extend(tf.train.TrackableView.children(node).values())
     return list(parts.values())
 
 
@@ -133,10 +133,9 @@ def _clear_devices(directory: str) -> None:
     functions = [function.node_def for graph in graphs for function in graph.library.function]
     nodes = itertools.chain(*(graph.node for graph in graphs), *functions)
     tied = [node for node in nodes if not _EVERYWHERE.fullmatch(node.device)]
-    if not tied:
-        return
     for node in tied:
         node.device = ""
-    with tf.io.gfile.GFile(path, "wb") as file:
-        file.write(saved.SerializeToString(deterministic=True))
-    write_whole(f"{directory}/fingerprint.pb", internals.TF_CREATE_FINGERPRINT.get()(directory))
+    if tied:
+        with tf.io.gfile.GFile(path, "wb") as file:
+            file.write(saved.SerializeToString(deterministic=True))
+        write_whole(f"{directory}/fingerprint.pb", internals.TF_CREATE_FINGERPRINT.get()(directory))

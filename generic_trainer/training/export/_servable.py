@@ -12,7 +12,7 @@ from generic_trainer.training.export._features import EXAMPLES, Features, type_s
 from generic_trainer.training.export._inputs import inference_arguments
 
 # From raw features to named outputs.
-Compute = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
+Compute = Callable[[dict[str, Any]], dict[str, tf.Tensor]]
 Signature: TypeAlias = tf.types.experimental.PolymorphicFunction
 
 
@@ -53,8 +53,8 @@ def make_predict(
         outputs = model(prepare(values), **arguments)
         return postprocess(outputs) if postprocess else outputs
 
-    def predict(raw: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        values = features(raw)
+    def predict(raw: dict[str, Any]) -> dict[str, tf.Tensor]:
+        values = features.compute(raw)
         try:
             outputs = user_code(values)
         except Exception as error:
@@ -74,8 +74,8 @@ def make_transform(features: Features) -> Compute:
     their width would depend on the other rows of the batch.
     """
 
-    def transform(raw: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        computed = features(raw)
+    def transform(raw: dict[str, Any]) -> dict[str, tf.Tensor]:
+        computed = features.compute(raw)
         dense = {name: value for name, value in computed.items() if isinstance(value, tf.Tensor)}
         if not dense:
             raise ConfigurationError(
@@ -103,7 +103,8 @@ def named_outputs(outputs: Any, output_name: str, names: Any = None) -> dict[str
         for name, value in _named(outputs, output_name, names).items()
     }
     problems = [
-        f"output {name!r} should be a dense tensor [batch, ...], found {_describe(value)}"
+        f"output {name!r} should be a dense tensor [batch, ...], found a {type(value).__name__} "
+        f"of shape {getattr(value, 'shape', 'unknown')}"
         for name, value in named.items()
         if not isinstance(value, tf.Tensor) or value.shape.rank == 0
     ]
@@ -122,9 +123,3 @@ def _named(outputs: Any, output_name: str, names: Any) -> dict[str, Any]:
     if not names or len(names) != len(outputs):
         names = [f"{output_name}_{index}" for index in range(len(outputs))]
     return dict(zip(names, outputs, strict=True))
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, tf.Tensor):
-        return "a single value without a batch dimension"
-    return f"a {type(value).__name__}"

@@ -41,21 +41,15 @@ class Linear(tf.Module):
 
 def test_module_with_table_and_string_output(tmp_path: Path, checker: Checker) -> None:
     model = Linear()
+    model.train_step.get_concrete_function(tf.constant([[1.0]]))
     spec = {**MILES, "payment": tf.io.FixedLenFeature([1], tf.string)}
     directory = move(export_model(model, tmp_path / "1", feature_spec=spec))
+    assert b"EagerPyFunc" not in Path(directory, "saved_model.pb").read_bytes()  # its train step
     contract = ServingContract(examples=tuple(taxi.examples()))
     assert checker.validate(directory, contract).passed
     outputs = serve(directory, examples=taxi.examples(4))
     np.testing.assert_allclose(outputs["score"][:, 0], [1.0, 4.0, 7.0, 7.0])
     assert outputs["payment"][:, 0].tolist() == [b"cash", b"card", b"none", b"cash"]
-
-
-def test_train_step_is_left_out(tmp_path: Path) -> None:
-    model = Linear()
-    model.train_step.get_concrete_function(tf.constant([[1.0]]))
-    spec = {**MILES, "payment": tf.io.FixedLenFeature([1], tf.string)}
-    directory = export_model(model, tmp_path / "1", feature_spec=spec)
-    assert b"EagerPyFunc" not in Path(directory, "saved_model.pb").read_bytes()
 
 
 def test_optimizer_is_left_out(keras: Any, tmp_path: Path) -> None:
