@@ -87,8 +87,8 @@ OVERRIDDEN = {
         _experimental_distribute_values_from_function _gather_to_implementation
         _num_replicas_in_sync _reduce_to _validate_colocate_with_variable""",
     "tf_keras:callbacks.Callback": """
-        _chief_worker_only _implements_predict_batch_hooks _implements_test_batch_hooks
-        _implements_train_batch_hooks _supports_tf_logs""",
+        _implements_predict_batch_hooks _implements_test_batch_hooks _implements_train_batch_hooks
+        _supports_tf_logs""",
     "tfx.dsl.components.base.base_component:BaseComponent": "_resolve_pip_dependencies",
 }
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from generic_trainer._core import internals
 
 # From the package of the model's Keras and the arguments of `fit` by their names, `self` included,
-# which it may change, to a context of the call. It may yield a callback for it.
+# which it may change, to a context of the call.
 FitHook: TypeAlias = Callable[[ModuleType, dict[str, Any]], contextlib.AbstractContextManager[Any]]
 
 
@@ -38,10 +38,7 @@ def _fit(
         bound = inspect.signature(original).bind(*args, **kwargs)
     except TypeError:  # raise Keras's own error for wrong arguments
         return original(*args, **kwargs)
-    with contextlib.ExitStack() as stack:
-        callback = stack.enter_context(hook(keras, bound.arguments))
-        if callback is not None:
-            stack.enter_context(one_more_callback(keras, bound.arguments, callback))
+    with hook(keras, bound.arguments):
         return original(*bound.args, **bound.kwargs)
 
 
@@ -53,19 +50,11 @@ def one_more_callback(
 
     Args:
         keras: the package of the model's Keras.
-        arguments: of `fit`, by name; `self` is the model.
+        arguments: of `fit`, by name.
         callback: of that Keras.
     """
     given = arguments.get("callbacks")
-    if not isinstance(given, keras.callbacks.CallbackList):
-        arguments["callbacks"] = [callback, *([] if given is None else tf.nest.flatten(given))]
-        yield
-        return
-    # `fit` passes neither the model nor its parameters on to those in such a list.
-    callback.set_model(arguments["self"])
-    callback.set_params(getattr(given, "params", None) or {})
-    given.callbacks.insert(0, callback)
-    try:
-        yield
-    finally:
-        given.callbacks.remove(callback)
+    # `fit` passes neither the model nor its parameters on to those in a list of Keras's own class.
+    given = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else given
+    arguments["callbacks"] = [callback, *([] if given is None else tf.nest.flatten(given))]
+    yield

@@ -15,7 +15,7 @@ from generic_trainer._core.cluster import has_parameter_servers, is_one_of_sever
 from generic_trainer._core.keras import is_keras_3, keras_version
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
-from generic_trainer.training._hooks import hooked_fits
+from generic_trainer.training._hooks import hooked_fits, one_more_callback
 from generic_trainer.user_code import loaded_modules
 
 _logger = logging.getLogger(__name__)
@@ -89,10 +89,10 @@ def checked_on_several_workers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _checked_fit(keras: ModuleType, arguments: dict[str, Any]) -> Iterator[Any]:
+def _checked_fit(keras: ModuleType, arguments: dict[str, Any]) -> Iterator[None]:
     strategy = getattr(arguments["self"], "distribute_strategy", None)
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        yield None
+        yield
         return
     if keras.__name__ == "keras":
         raise ConfigurationError(
@@ -108,7 +108,8 @@ def _checked_fit(keras: ModuleType, arguments: dict[str, Any]) -> Iterator[Any]:
         distributed.agree_to_fit(connected, arguments["self"], agreement.params)
 
     agreement: Any = keras.callbacks.LambdaCallback(on_train_begin=agree)
-    yield agreement
+    with one_more_callback(keras, arguments, agreement):
+        yield
 
 
 def _alone(make: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any) -> None:

@@ -29,7 +29,7 @@ from generic_trainer._core.machine import (
 )
 from generic_trainer._core.progress import ProgressLog, recording
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training._hooks import hooked_fits
+from generic_trainer.training._hooks import hooked_fits, one_more_callback
 
 _EVERY_S = 1.0
 # Long runs write fewer lines: the interval grows to this share of the time so far.
@@ -124,18 +124,15 @@ class _Watch:
     def _sample(self) -> None:
         while not self._over.wait(self._interval_s):
             with contextlib.suppress(Exception):  # failing to write progress must not fail the run
-                if self._pending or self._works():
-                    self._flush(**self._machine())
+                before, now = self._mark, self._used()
+                wall_s, cpu_s, main_s, wait_s = (b - a for a, b in zip(before, now, strict=True))
+                # A process without input and output is considered to hang. So if it is idle, this
+                # thread must not write either.
+                works = cpu_s > IDLE_SHARE * wall_s or main_s > IDLE_MAIN_SHARE * wall_s
+                if self._pending or works:
+                    self._flush(**self._machine(cpu_s / wall_s, main_s / wall_s, wait_s / wall_s))
+                    self._mark = now
                 self.is_due = True
-
-    def _works(self) -> bool:
-        """Returns whether the process has computed since the last sample.
-
-        A process without input and output is considered to hang. So if it is idle, this thread must
-        not write either.
-        """
-        wall_s, cpu_s, main_s, _ = (b - a for a, b in zip(self._mark, self._used(), strict=True))
-        return cpu_s > IDLE_SHARE * wall_s or main_s > IDLE_MAIN_SHARE * wall_s
 
     def _flush(self, **more: Any) -> None:
         with self._lock:
@@ -143,12 +140,10 @@ class _Watch:
         if line:
             self._log.write(**line)
 
-    def _machine(self) -> dict[str, Any]:
-        before, now = self._mark, self._used()
-        self._mark = now
-        wall_s, cpu_s, main_s, wait_s = (b - a for a, b in zip(before, now, strict=True))
+    def _machine(self, cpu: float, main: float, waiting: float) -> dict[str, Any]:
+        """Returns the usage of the machine, for shares of the time since the last sample."""
         line: dict[str, Any] = {
-            "cpu": round(min(1.0, cpu_s / wall_s / len(available_cpus())), 3),
+            "cpu": round(min(1.0, cpu / len(available_cpus())), 3),
             "memory_mb": resident_memory_mb(),
         }
         is_loop = self.batches > 0 and not self.has_fitted
@@ -160,9 +155,9 @@ class _Watch:
                 line["gpu"] = max(share for share, _ in self._gpus)
         if self.fits or is_loop:
             gpu = max((share for share, _ in self._gpus), default=None)
-            wait = wait_s / wall_s if is_loop else None
+            wait = waiting if is_loop else None
             is_alone = os.getloadavg()[0] <= len(available_cpus())
-            line["bound"] = bound_of(line["cpu"], main_s / wall_s, gpu, wait, is_alone=is_alone)
+            line["bound"] = bound_of(line["cpu"], main, gpu, wait, is_alone=is_alone)
         return line
 
     def _used(self) -> tuple[float, ...]:
@@ -209,11 +204,13 @@ def _numbers(logs: Any) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _watched_fit(watch: _Watch, keras: ModuleType, arguments: dict[str, Any]) -> Iterator[Any]:
+def _watched_fit(watch: _Watch, keras: ModuleType, arguments: dict[str, Any]) -> Iterator[None]:
     _refuse_endless(arguments)
+    progress = _fit_callback(keras, watch, _batch_size(arguments))
     watch.fits, watch.has_fitted = watch.fits + 1, True
     try:
-        yield _fit_callback(keras, watch, _batch_size(arguments))
+        with one_more_callback(keras, arguments, progress):
+            yield
     finally:
         watch.fits -= 1
 
@@ -285,8 +282,6 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             watch.store(phase="training")
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if self._done == self._first:  # a user's CallbackList may only call epoch methods
-                self._done += self.params.get("steps") or 0
             watch.epoch_ends(self._line(), logs)
 
         def _line(self) -> dict[str, Any]:

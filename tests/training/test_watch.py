@@ -61,14 +61,6 @@ def test_fit_is_seen(tmp_path: Path, keras: Any, callbacks: str) -> None:
         assert [losses[step] for step in (8, 16, 24)] == pytest.approx(seen)
 
 
-def test_list_of_callbacks_that_knows_no_parameters_is_fit_with(tmp_path: Path, keras: Any) -> None:
-    model = linear(keras, run_eagerly=True)
-    given = keras.callbacks.CallbackList([], add_history=True, model=model)
-    with watched(str(tmp_path)):
-        model.fit(tf.ones([2, 2]), tf.ones([2, 1]), callbacks=given, verbose=0)
-    assert len(model.history.history["loss"]) == 1
-
-
 @pytest.mark.parametrize("endless", ["x", "validation_data"])
 def test_a_fit_without_an_end_is_refused_before_its_first_step(
     tmp_path: Path, keras: Any, endless: str

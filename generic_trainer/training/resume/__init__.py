@@ -20,10 +20,11 @@ __getattr__, __dir__ = lazy_names(
         "_manager": "CheckpointManager SavedCheckpoint",
         # For trials, whose checkpoints hold the same.
         "_adapted": "adapted_state set_adapted_state",
-        "_parts": "variables_of",
         "_randomness": "random_state set_random_state",
         "_replicas": "OwnOfReplicas",
+        "_state": "ModelState",
         "_unsaved": "stateful_draws_of_graph",
+        "_variables": "variables_of",
         "generic_trainer.training._plain": "read_state write_state",
     },
 )

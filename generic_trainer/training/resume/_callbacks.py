@@ -11,11 +11,7 @@ from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.training.resume._fit import Resume, fitting
 from generic_trainer.training.resume._manager import CheckpointManager
-from generic_trainer.training.resume._schedule import Frequency
-from generic_trainer.training.resume._state import read_weights
-
-_DEFAULT_INTERVAL_S = 60.0
-_DEFAULT_MAX_OVERHEAD = 0.01
+from generic_trainer.training.resume._state import ModelState
 
 # The last `fn_args` for which there were callbacks, and the names of its fits: a retry has another.
 _run = types.SimpleNamespace(fn_args=None, names=set())
@@ -103,15 +99,13 @@ def resume_callbacks(
             "such as resume_callbacks(fn_args, name='fine_tuning')"
         )
     raise_problems(ConfigurationError, "resume_callbacks", problems)
-    frequency = Frequency(every_steps, every_s or 0.0)
-    if every_steps is None and every_s is None:
-        frequency = Frequency(seconds=_DEFAULT_INTERVAL_S, max_overhead=_DEFAULT_MAX_OVERHEAD)
     _run.names.add(name)
     others = list(callbacks)
     resume = Resume(
         os.path.join(directory, name),
         others,
-        frequency=frequency,
+        every_steps=every_steps,
+        every_s=every_s,
         grace_s=preemption_grace_s,
         max_to_keep=max_to_keep,
         wait_s=wait_s,
@@ -153,7 +147,7 @@ def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
     if saved is None:
         return False
     with fitting(saved.path):
-        missing = read_weights(model, saved.path)
+        missing = ModelState(model).read_weights(saved.path)
         if missing:
             raise ValueError(f"it has no {', '.join(missing)}")
         if not (model.built and model.weights):

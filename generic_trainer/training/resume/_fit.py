@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core import internals
-from generic_trainer._core.cluster import is_chief, is_one_of_several
+from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.signals import SigtermNotice
@@ -22,11 +22,10 @@ from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLost
 from generic_trainer.training.distributed import (
     DataParallelStrategy,
     barrier,
-    broadcast,
     keep_metrics_in_worker_0,
 )
+from generic_trainer.training.resume._callback_state import CallbackState, logs_like, numbers_of
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
-from generic_trainer.training.resume._parts import variables_of
 from generic_trainer.training.resume._randomness import shared_variables
 from generic_trainer.training.resume._reader import (
     data_differ,
@@ -35,9 +34,8 @@ from generic_trainer.training.resume._reader import (
     skip,
     take_position,
 )
-from generic_trainer.training.resume._schedule import Frequency, Schedule, Stop, connected
-from generic_trainer.training.resume._state import FitState, read_weights
-from generic_trainer.training.resume._taken import in_turn
+from generic_trainer.training.resume._schedule import CommonStep, Schedule
+from generic_trainer.training.resume._state import ModelState
 from generic_trainer.training.resume._unsaved import Unsaved
 
 _logger = logging.getLogger(__name__)
@@ -51,7 +49,6 @@ class _Position:
     """How far `fit` is; the metadata of its checkpoints.
 
     Attributes:
-        epoch: the current epoch, as Keras counts it.
         lengths: the batches of each epoch that has ended.
         batches: batches of the current epoch that are done.
         consumed: batches taken from the iterator in use; more than `batches` if it serves several
@@ -60,7 +57,6 @@ class _Position:
         stopped: whether a callback has ended training after this batch.
     """
 
-    epoch: int = 0
     lengths: list[int] = dataclasses.field(default_factory=list)
     batches: int = 0
     consumed: int = 0
@@ -80,7 +76,6 @@ class _OfEitherKeras(tf.keras.callbacks.Callback):
     """
 
     _supports_tf_logs = True  # the logs are not looked at, so there is nothing to convert
-    _chief_worker_only = False  # every worker restores
 
     def _implements_train_batch_hooks(self) -> bool:
         return True
@@ -107,7 +102,8 @@ class Resume(_OfEitherKeras):
         directory: str,
         others: Sequence[Any],
         *,
-        frequency: Frequency,
+        every_steps: int | None,
+        every_s: float | None,
         grace_s: float,
         **manager: Any,
     ) -> None:
@@ -116,21 +112,22 @@ class Resume(_OfEitherKeras):
         self._open_manager = functools.partial(CheckpointManager, directory, **manager)
         self._directory = directory
         self._others = list(others)
-        self._frequency, self._grace_s = frequency, grace_s
+        self._schedule_for = functools.partial(Schedule, every_steps, every_s)
+        self._grace_s = grace_s
         self._still_s = 0.0  # for the last checkpoint
-        self._is_used = False
         self._resources, self._muting = contextlib.ExitStack(), contextlib.ExitStack()
         self._position = _Position()
         self._goal: _Position | None = None  # at which a replay ends
         self._iterator: Any = None  # of the current epoch
+        self._epoch = 0  # as Keras counts
         self._first_batch = 0  # of the current step
-        self._finds_variables = True
+        self._finds_variables = False
 
     def __reduce__(self) -> Any:
         return _Copy, ()
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if self._is_used:
+        if hasattr(self, "_manager"):
             raise ConfigurationError(
                 "These callbacks have served one fit already: call resume_callbacks for each fit, "
                 "and pass another name, such as resume_callbacks(fn_args, name='fine_tuning')."
@@ -146,25 +143,26 @@ class Resume(_OfEitherKeras):
             _begun[self._directory].close()
         with contextlib.ExitStack() as opened:
             self._manager = opened.enter_context(self._open_manager(writes=is_chief()))
-            self._is_used = True
             _begun[self._directory] = self
             opened.callback(_begun.pop, self._directory)  # and with it the model
             self._notice = opened.enter_context(SigtermNotice(self._grace_s))
-            self._stop = opened.enter_context(contextlib.closing(Stop(self._notice, strategy)))
+            self._stop = opened.enter_context(contextlib.closing(CommonStep(strategy)))
+            schedule = contextlib.closing(self._schedule_for(strategy))
+            self._schedule = opened.enter_context(schedule)
             if all(each is not self.model.history for each in self._others):
                 self._others.append(self.model.history)  # which fit has made
-            self._state = FitState(self.model, self._others)
+            self._state = ModelState(self.model, self._others)
+            self._callback_state = CallbackState(self._others)
             saved = self._manager.latest()
             if saved is not None:
                 self._begin_replay(saved)
                 opened.enter_context(self._muting)
             self._resources = opened.pop_all()
-        self._schedule = Schedule(self._frequency, broadcast if connected(strategy) else None)
         self._function, self.model.train_function = self.model.train_function, self._train
-        self._unsaved: Unsaved | None = Unsaved(self._known())
+        self._unsaved: Unsaved | None = Unsaved()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._position.epoch, self._position.batches = epoch, 0
+        self._epoch = epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         position, goal = self._position, self._goal
@@ -183,7 +181,8 @@ class Resume(_OfEitherKeras):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         position, goal, count = self._position, self._goal, batch - self._first_batch + 1
         if self._unsaved is not None:
-            self._unsaved.log(self._known())
+            self._state.find_variables()
+            self._unsaved.log(self._saved_variables())
             self._unsaved = None
         elif goal is not None:  # of what is replayed, only the batches with which shuffles draw
             count = count if self._reads_all else int(not position.consumed)
@@ -198,24 +197,17 @@ class Resume(_OfEitherKeras):
                 self.model.stop_training = position.batches >= goal.lengths[-1]
             return
         position.stopped = self.model.stop_training
-        if self._stop.is_due(position.steps):
+        if self._stop.is_due(position.steps, is_wanted=self._notice.received):
             self._save(wait=True)
             if isinstance(self.model.distribute_strategy, DataParallelStrategy):
                 # Worker 0 alone writes, and the first to end has all stopped.
                 with contextlib.suppress(tf.errors.OpError):  # it has saved, and is gone already
                     barrier("has saved before it stops")
             self._end_early()
-        # While the one before is being written, a checkpoint that no user has asked for stays due
-        # and training goes on. Of several workers, which save after the same steps, none may put
-        # it off.
-        waits = (
-            self._manager.is_writing
-            and self._frequency.max_overhead is not None
-            and not is_one_of_several()
-        )
         # Training stood still, and the thread that wrote beside it had its share of the processors.
         cost_s = self._still_s + self._manager.processor_s / len(available_cpus())
-        if not waits and self._schedule.is_due(position.steps, cost_s):
+        is_writing = self._manager.is_writing
+        if self._schedule.is_due(position.steps, cost_s, is_writing=is_writing):
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -239,28 +231,46 @@ class Resume(_OfEitherKeras):
         """
         self._resources.close()
 
-    def mutes(self, hook: str) -> bool:
-        """Returns whether a hook is not called on the other callbacks."""
-        goal = self._goal
-        resumes = goal is not None and self._position.lengths == goal.lengths
-        return goal is not None and not (hook == "on_epoch_begin" and resumes)
-
     def _begin_replay(self, saved: SavedCheckpoint) -> None:
         self._path = saved.path
         with fitting(saved.path):
             self._goal = goal = _Position(**saved.metadata)
-            read_weights(self.model, saved.path)  # layers compute constants from them
-        if goal.done:
-            _logger.info("Training had ended before this run: its result is in %s", saved.path)
-        else:
-            _logger.info(
-                "Resuming in epoch %d after %d of its batches (%d steps in all), from %s",
-                goal.epoch + 1,
-                goal.batches,
-                goal.steps,
-                saved.path,
-            )
-        self._muting.enter_context(_muted(self))
+            self._state.read_weights(saved.path)  # layers compute constants from them
+        where = f"in epoch {len(goal.lengths) + 1} after {goal.batches} of its batches"
+        where = "at the end of the training" if goal.done else where
+        _logger.info("Resuming %s (%d steps in all), from %s", where, goal.steps, saved.path)
+        self._mute()
+
+    def _mute(self) -> None:
+        """Keeps the replay from calling other callbacks and from evaluating."""
+        keras = sys.modules["keras" if is_keras_3(self.model) else "tf_keras"]
+        for event in ("epoch", "train_batch"):
+            for hook in (f"on_{event}_begin", f"on_{event}_end"):
+                method = internals.replaced_method(
+                    keras.callbacks.CallbackList, hook, functools.partial(self._call, hook)
+                )
+                self._muting.enter_context(method)
+        self.model.evaluate = lambda *args, **kwargs: {}
+        self._muting.callback(delattr, self.model, "evaluate")
+
+    def _call(
+        self, hook: str, original: Callable[..., Any], callbacks: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Calls a hook of this callback alone, or of all for the epoch in which `fit` resumes."""
+        is_next = self._goal is None or self._position.lengths == self._goal.lengths
+        if self not in callbacks.callbacks or (hook == "on_epoch_begin" and is_next):
+            return original(callbacks, *args, **kwargs)
+        with self._closed_by_errors():
+            return getattr(self, hook)(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _closed_by_errors(self) -> Iterator[None]:
+        """Ends the replay after an error, after which Keras calls no callback."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def _train(self, iterator: Any) -> Any:
         """Calls the model's train function, or during a replay only pretends to.
@@ -280,15 +290,10 @@ class Resume(_OfEitherKeras):
         if lengths and self._first_batch >= lengths[0]:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
         if self._unsaved is not None:
-            try:
+            with self._closed_by_errors():
                 logs = self._function(iterator)
                 with fitting(self._path):
-                    self._logs = self._state.logs_like(logs, self._path)
-            except (StopIteration, tf.errors.OutOfRangeError):  # the end of the data
-                raise
-            except BaseException:  # Keras calls no callback, which would end the replay
-                self.close()
-                raise
+                    self._logs = logs_like(logs, self._state.saved["logs"])
         return self._logs
 
     def _end_replay(self, goal: _Position) -> None:
@@ -298,7 +303,8 @@ class Resume(_OfEitherKeras):
         with fitting(self._path):
             if not goal.done:
                 move_to(self._iterator, self._path, goal.consumed - consumed)
-            self._state.read(self._path)
+            self._state.read()
+            self._callback_state.assign(self._state.saved["callbacks"], self._path)
             keep_metrics_in_worker_0(self.model, are_sums=True)
         self.model.stop_training = goal.stopped or goal.done
         self._schedule.saved(goal.steps)
@@ -310,13 +316,15 @@ class Resume(_OfEitherKeras):
             self._finds_variables = False
         start_s, position = time.monotonic(), self._position
         keep_metrics_in_worker_0(self.model, are_sums=False)
-        write = self._state.take(self._logs)
+        tensors = {}
         if not position.done:
-            is_last = position.epoch + 1 >= self.params["epochs"]
-            taken = take_position(
+            is_last = self._epoch + 1 >= self.params["epochs"]
+            tensors = take_position(
                 self._iterator, position.batches, position.consumed, is_last=is_last
             )
-            write = in_turn(write, taken)
+        write = self._state.take(
+            tensors, callbacks=self._callback_state.values(), logs=numbers_of(self._logs)
+        )
         self._manager.settle()  # the one before, which may have failed
         self._manager.save_beside(position.steps, write, dataclasses.asdict(position))
         if wait:
@@ -327,20 +335,18 @@ class Resume(_OfEitherKeras):
     def _end_early(self) -> None:
         self.close()
         raise WorkerLostError(
-            f"SIGTERM: training was preempted in epoch {self._position.epoch + 1} after "
+            f"SIGTERM: training was preempted in epoch {self._epoch + 1} after "
             f"{self._position.steps} steps. The next run of the same inputs, code and "
             f"hyperparameters resumes from the checkpoints in {self._manager.directory}.",
             signal="SIGTERM",
         )
 
-    def _known(self) -> list[Any]:
-        """Returns the variables that checkpoints have."""
-        groups = variables_of(self.model, self._others).values()
-        known = [each for group in groups for each in group.values()]
+    def _saved_variables(self) -> list[Any]:
+        saved = [*self._state.variables.values(), *shared_variables(self.model)]
         strategy = self.model.distribute_strategy
         if isinstance(strategy, DataParallelStrategy):  # which counts its collectives
-            known.append(strategy.connected.entered)
-        return known + shared_variables(self.model)
+            saved.append(strategy.connected.entered)
+        return saved
 
 
 class _Copy(_OfEitherKeras):
@@ -353,32 +359,6 @@ class _Copy(_OfEitherKeras):
             "trial. To resume it, call resume_callbacks with another name for each fit, in "
             "HyperModel.fit for example."
         )
-
-
-@contextlib.contextmanager
-def _muted(resume: Resume) -> Iterator[None]:
-    """Keeps a fit that is replayed from calling other callbacks and from evaluating."""
-    model = resume.model
-    keras = sys.modules["keras" if is_keras_3(model) else "tf_keras"]
-
-    def call(hook: str, original: Callable[..., Any], callbacks: Any, *args: Any, **kw: Any) -> Any:
-        if resume in callbacks.callbacks and resume.mutes(hook):
-            try:
-                return getattr(resume, hook)(*args, **kw)
-            except BaseException:
-                resume.close()
-                raise
-        return original(callbacks, *args, **kw)
-
-    with contextlib.ExitStack() as replaced:
-        kind = keras.callbacks.CallbackList
-        for event in ("epoch", "train_batch"):
-            for hook in (f"on_{event}_begin", f"on_{event}_end"):
-                around = functools.partial(call, hook)
-                replaced.enter_context(internals.replaced_method(kind, hook, around))
-        model.evaluate = lambda *args, **kwargs: {}
-        replaced.callback(delattr, model, "evaluate")
-        yield
 
 
 @contextlib.contextmanager

@@ -19,7 +19,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import IO, Any
+from typing import Any
+
+import tensorflow as tf
 
 from generic_trainer._core.files import (
     copy_tree,
@@ -109,14 +111,13 @@ class CheckpointManager:
         self._damaged: set[str] = set()
         gfile().makedirs(self.directory)
         self._writes = writes
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._writing: concurrent.futures.Future[None] | None = None
         # Processor time of the thread, for the last checkpoint that it wrote.
         self.processor_s = 0.0
-        self._lock: IO[str] | None = None
+        self._resources = contextlib.ExitStack()
         if writes and not is_remote(self.directory):
             try:
-                self._lock = lock_directory(self.directory, wait_s=wait_s)
+                self._resources.enter_context(lock_directory(self.directory, wait_s=wait_s))
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
@@ -124,15 +125,13 @@ class CheckpointManager:
             for name in gfile().listdir(self.directory):
                 if name.startswith(_UNFINISHED):
                     delete_tree(os.path.join(self.directory, name))
+        thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+        self._thread = self._resources.enter_context(thread)
 
     def close(self) -> None:
         """Waits for pending writes and releases the lock; may be called twice."""
-        try:
+        with self._resources:
             self.settle()
-        finally:
-            self._thread.shutdown()
-            if self._lock is not None:
-                self._lock.close()
 
     def __enter__(self) -> CheckpointManager:
         return self
@@ -230,8 +229,6 @@ class CheckpointManager:
             objects: name → object.
             metadata: see `save`.
         """
-        import tensorflow as tf
-
         checkpoint = tf.train.Checkpoint(**objects)
         return self.save(
             step, lambda directory: checkpoint.write(os.path.join(directory, _OBJECTS)), metadata
@@ -248,8 +245,6 @@ class CheckpointManager:
         Raises:
             TrainingError: an object that has its variables finds none of them in the checkpoint.
         """
-        import tensorflow as tf
-
         saved = self.latest()
         if saved is None:
             return None
@@ -277,8 +272,6 @@ class CheckpointManager:
 
     def _write(self, saved: SavedCheckpoint, write: Callable[[str], Any]) -> None:
         """Writes the files under another name, or for an object store into a local folder first."""
-        import tensorflow as tf
-
         start_s, name = time.thread_time(), os.path.basename(saved.path)
         part = os.path.join(self.directory, _UNFINISHED + name)
         try:
@@ -292,11 +285,10 @@ class CheckpointManager:
                 delete_tree(each)
             if not isinstance(error, (OSError, tf.errors.OpError)):
                 raise
-            names = self._names()
-            left = f"{names[-1]} is still there." if names else "No earlier one exists."
             raise TrainingError(
                 f"The checkpoint of step {saved.step} could not be written into {self.directory}: "
-                f"{error}. {left} Make room there, or keep fewer checkpoints."
+                f"{error}. Those of earlier steps are still there. Make room there, or keep fewer "
+                "checkpoints."
             ) from error
         note(checkpoint=saved.step)
         kept = {name, *self._good()[-self._max_to_keep :]}
@@ -347,8 +339,6 @@ def _checked(directory: str) -> SavedCheckpoint:
     Raises:
         ValueError: it is torn or altered; the message has the file and the difference.
     """
-    import tensorflow as tf
-
     path = os.path.join(directory, _MANIFEST_FILE)
     if not gfile().exists(path):
         raise ValueError(f"it has no {_MANIFEST_FILE}, so it was never finished")

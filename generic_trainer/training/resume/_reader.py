@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import os
 from typing import Any
 
 import tensorflow as tf
 
 from generic_trainer._core import internals
-from generic_trainer._core.files import gfile
 from generic_trainer.errors import TrainingError
-from generic_trainer.training.resume._taken import Writer, in_turn, write_tensors
+from generic_trainer.training.resume._state import tensors_in
+from generic_trainer.training.resume._variables import Tensors
 
-_READER, _ITERATOR = "reader", "iterator"
+_ITERATOR = "iterator"
 # The key in the state of an iterator that has the number of seeds drawn by `shuffle` or `random`.
 _DRAWS = b"epoch_num_random_samples"
 
 _logger = logging.getLogger(__name__)
 
 
-def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) -> Writer:
-    """Takes the state of an iterator, if it has one that can be saved and is of use.
+def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) -> Tensors:
+    """Returns the state of an iterator, if it has one that can be saved and is of use.
 
     That state holds the seeds of its shuffles and the elements that are read and not yet used. The
     iterators of a distribution strategy, those over Python generators and those with stateful
@@ -38,19 +36,17 @@ def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) 
     """
     is_last_pass = is_last or consumed > batches
     if not (isinstance(iterator, tf.data.Iterator) and (is_last_pass or _is_endless(iterator))):
-        return in_turn()
-    options = internals.TF_ITERATOR_DATASET.of(iterator).options()
+        return {}
     fails = tf.data.experimental.ExternalStatePolicy.FAIL
-    policy = options.experimental_external_state_policy or fails
     try:
         state = tf.raw_ops.SerializeIterator(
             resource_handle=internals.TF_ITERATOR_RESOURCE.of(iterator),
-            external_state_policy=policy.value,
+            external_state_policy=fails.value,
         )
     except (ValueError, OSError, tf.errors.OpError) as error:  # mostly: it has none
         _logger.info("The position in the data is kept as a number of batches: %s", error)
-        return in_turn()
-    return functools.partial(write_tensors, _READER, [_ITERATOR], [state])
+        return {}
+    return {_ITERATOR: state}
 
 
 def move_to(iterator: Any, directory: str, batches: int) -> None:
@@ -58,14 +54,14 @@ def move_to(iterator: Any, directory: str, batches: int) -> None:
 
     Args:
         iterator: over the same dataset.
-        directory: that the writer of `take_position` wrote into.
+        directory: of the checkpoint, which has the result of `take_position`.
         batches: that it has to be moved by, if the checkpoint has no state of it.
 
     Raises:
         TrainingError, tf.errors.OpError: the dataset is another one.
     """
-    path = os.path.join(directory, _READER)
-    if gfile().exists(path + ".index"):
+    path = tensors_in(directory)
+    if tf.train.load_checkpoint(path).has_tensor(_ITERATOR):
         with tf.device("CPU:0"):
             (state,) = tf.raw_ops.RestoreV2(
                 prefix=path, tensor_names=[_ITERATOR], shape_and_slices=[""], dtypes=[tf.variant]

@@ -15,7 +15,6 @@ from generic_trainer._core.keras import is_keras_3
 from generic_trainer.training.distributed import gather, rank, size
 
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
-_DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 class OwnOfReplicas:
@@ -37,7 +36,6 @@ class OwnOfReplicas:
             if isinstance(strategy, (tf.distribute.MirroredStrategy, _MULTI_WORKER))
             and strategy.num_replicas_in_sync > 1
             and getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
-            and variable.dtype in _DTYPES
         ]
 
     def values(self) -> list[Any]:
@@ -51,11 +49,9 @@ class OwnOfReplicas:
         It may be that of more variables, the first of which these are.
         """
         number, workers = (rank(), size()) if self._spans_workers else (0, 1)
-        if len(of_workers) != workers:
-            return
         parts = [self._parts(each) for each in self._own]
-        arrays = of_workers[number][: len(parts)]
-        if _shapes(arrays) == _shapes(parts):
+        arrays = of_workers[number][: len(parts)] if len(of_workers) == workers else []
+        if [*map(len, arrays)] == [*map(len, parts)]:
             for variable, array in zip(
                 tf.nest.flatten(parts), tf.nest.flatten(arrays), strict=True
             ):
@@ -65,7 +61,3 @@ class OwnOfReplicas:
         """Returns the variables of the replicas of this process."""
         parts: tuple[Any, ...] = self._strategy.experimental_local_results(variable)
         return parts
-
-
-def _shapes(values: Iterable[Iterable[Any]]) -> list[list[tuple[int, ...]]]:
-    return [[tuple(one.shape) for one in each] for each in values]

@@ -22,17 +22,17 @@ _logger = logging.getLogger(__name__)
 class Unsaved:
     """Reports the state that the first step of a fit changes and no checkpoint has."""
 
-    def __init__(self, known: Iterable[Any]) -> None:
-        """Looks at the variables and functions of this process before the step.
+    def __init__(self) -> None:
+        """Looks at the variables and functions of this process before the step."""
+        self._functions = set(internals.TF_EAGER_CONTEXT.get()().list_function_names())
+        self._before = {id(each): (each, _sample(each)) for each in _others()}
+
+    def log(self, saved: Iterable[Any]) -> None:
+        """Logs after the step what will start anew in a resumed fit.
 
         Args:
-            known: the variables that a checkpoint has.
+            saved: the variables that a checkpoint has.
         """
-        self._functions = set(internals.TF_EAGER_CONTEXT.get()().list_function_names())
-        self._before = {id(each): (each, _sample(each)) for each in _others(known)}
-
-    def log(self, known: Iterable[Any]) -> None:
-        """Logs after the step what will start anew in a resumed fit."""
         context = internals.TF_EAGER_CONTEXT.get()()
         traced = set(context.list_function_names()) - self._functions
         nodes = (node for name in traced for node in context.get_function_def(name).node_def)
@@ -47,7 +47,7 @@ class Unsaved:
                 ", ".join(places),
             )
         names = set()
-        for variable in _others(known):
+        for variable in _others(saved):
             _, before = self._before.get(id(variable), (None, None))
             after = _sample(variable)
             if after is not None and (before is None or not np.array_equal(before, after)):
@@ -61,9 +61,9 @@ class Unsaved:
             )
 
 
-def _others(known: Iterable[Any]) -> list[Any]:
+def _others(saved: Iterable[Any] = ()) -> list[Any]:
     # A variable of several replicas, or with another dtype, wraps further variables.
-    ids = {id(part) for each in known for part in (each, *_wrapped(each))}
+    ids = {id(part) for each in saved for part in (each, *_wrapped(each))}
     # Asked once for each class: the answer takes long, and there are a million objects.
     is_variable: Any = functools.cache(lambda kind: issubclass(kind, tf.Variable))
     alive = [each for each in gc.get_objects() if is_variable(type(each))]
@@ -85,13 +85,10 @@ def _wrapped(variable: Any) -> list[Any]:
 
 
 def _sample(variable: Any) -> np.ndarray | None:
-    """Returns the first numbers of a variable; None if it has none, or no value yet."""
+    """Returns the first values of a variable; None if it has none yet, or is one of a graph."""
     with contextlib.suppress(Exception):  # not even a strange variable may fail a run
-        dtype = variable.dtype
-        is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
-        if is_number and hasattr(variable.handle, "numpy"):  # not one of a graph
-            numbers: np.ndarray = tf.reshape(variable, [-1])[:_MOST_COMPARED].numpy()
-            return numbers
+        values: np.ndarray = tf.reshape(variable, [-1])[:_MOST_COMPARED].numpy()
+        return values
     return None
 
 

@@ -94,6 +94,10 @@ def test_a_loop_in_the_strategy(two: Results) -> None:
     assert loops == [expected, expected]
 
 
+def test_all_workers_save_or_stop_after_the_same_step(two: Results) -> None:
+    assert [result["steps_in_common"] for result in two] == [[4, 5, 6]] * 2
+
+
 def test_each_worker_gets_all_predictions(two: Results) -> None:
     assert np.shape(two[0]["predictions"]) == (cases.ROWS, 1)
     assert two[0]["predictions"] == two[1]["predictions"]

@@ -22,6 +22,7 @@ from generic_trainer._core.cluster import Task, make_tf_config
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import checked_on_several_workers, distributed
 from generic_trainer.training.distributed import make_strategy
+from generic_trainer.training.resume._schedule import CommonStep
 from tests.training.distributed import cases
 
 
@@ -80,6 +81,17 @@ def loop() -> dict[str, Any]:
         "gathered": _plain(strategy.gather(tf.constant([distributed.rank()]), axis=0)),
         "replicas": strategy.num_replicas_in_sync,
     }
+
+
+def steps_in_common() -> list[int]:
+    """Returns the steps that are due: worker 1 wants one after the third. Each is a collective."""
+    common, due = CommonStep(make_strategy()), []
+    for step in range(1, 7):
+        distributed.all_reduce(1.0)
+        if common.is_due(step, is_wanted=distributed.rank() == 1 and step == 3):
+            due.append(step)
+    common.close()
+    return due
 
 
 def predictions() -> Any:
@@ -150,7 +162,7 @@ def train(group: str, file: str) -> None:
             with make_strategy().scope():
                 weights, history = case.fit()
             results[name] = {"weights": weights.tolist(), "history": history}
-        for function in (loop, predictions, list_of_callbacks):
+        for function in (loop, steps_in_common, predictions, list_of_callbacks):
             results[function.__name__] = function()
     results["restored"] = keras.Model.evaluate is evaluate
     with checked_on_several_workers():  # as another `run_fn` in the same processes

@@ -131,15 +131,15 @@ def test_a_fit_goes_on_from_the_checkpoint_before(
 ) -> None:
     original, weights = checkpoints
     copy = shutil.copytree(original, tmp_path / "fit")
-    (copy / "step-000000000006.1" / "model.pickle").write_text("{}", encoding="utf-8")
+    (copy / "step-000000000006.1" / "values.pickle").write_text("{}", encoding="utf-8")
     with caplog.at_level(logging.INFO):
         assert fit(tmp_path) == weights
-    assert "model.pickle was altered" in caplog.text
+    assert "values.pickle was altered" in caplog.text
     assert "Resuming in epoch 2 after 3 of its batches (6 steps in all)" in caplog.text
 
 
 def test_a_checkpoint_of_another_release_is_refused(tmp_path: Path) -> None:
     with CheckpointManager(str(tmp_path / "fit")) as manager:
-        manager.save(1, lambda directory: None, {"epoch": 0, "color": "red"})
+        manager.save(1, lambda directory: None, {"color": "red"})
     with pytest.raises(TrainingError, match=r"does not fit .*'color'.*to start afresh"):
         fit(tmp_path)

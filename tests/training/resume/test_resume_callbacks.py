@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import restore_weights, resume_callbacks
-from generic_trainer.training.resume import _callbacks, _manager
+from generic_trainer.training.resume import _manager, _schedule
 from tests import helpers
 from tests.training.resume import fit_in_child, fit_in_replicas
 from tests.training.resume.fits import Ended, ending, fn_args, ones, values
@@ -187,8 +187,8 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
     monkeypatch.setattr(_manager, "_sync", slow)
     watch = tf.keras.callbacks.LambdaCallback(on_train_batch_end=go_on)
-    monkeypatch.setattr(_callbacks, "_DEFAULT_INTERVAL_S", 1e-9)
-    monkeypatch.setattr(_callbacks, "_DEFAULT_MAX_OVERHEAD", 1e9)
+    monkeypatch.setattr(_schedule, "_INTERVAL_S", 1e-9)
+    monkeypatch.setattr(_schedule, "_MAX_OVERHEAD", 1e9)
     callbacks = resume_callbacks(fn_args(tmp_path), max_to_keep=9)
     tiny_model().fit(ones(8), verbose=0, callbacks=[watch, *callbacks])
     saved = sorted(each.name for each in (tmp_path / "fit").glob("step-*"))

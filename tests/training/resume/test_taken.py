@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.training.resume._reader import move_to, take_position
-from generic_trainer.training.resume._taken import TakenVariables, names_in, read_variables
+from generic_trainer.training.resume._state import tensors_in
+from generic_trainer.training.resume._variables import read_variables, taken, write_tensors
 
 
 def dense(variable: tf.Variable) -> None:
@@ -41,10 +42,10 @@ def test_variables_may_change_before_they_are_written(
     variables = [tf.Variable([1.0, 2.0, 3.0]) for _ in range(2)]
     change(variables[0])  # some ops have variables read otherwise from then on
     expected = [variable.numpy().tolist() for variable in variables]
-    write = TakenVariables({"a": variables[0], "b": variables[1]}).take("model")
+    values = taken({"a": variables[0], "b": variables[1]})
     for variable in variables:
         change(variable)
-    write(str(tmp_path))
+    write_tensors(str(tmp_path / "model"), values)
     others = [tf.Variable(tf.zeros([3])) for _ in variables]
     read_variables(str(tmp_path / "model"), {"a": others[0], "b": others[1]})
     assert [other.numpy().tolist() for other in others] == expected
@@ -63,9 +64,8 @@ def test_tables_and_variables_of_several_replicas_are_taken(tmp_path: Path) -> N
     first["weights/mirrored"].assign([1.0, 2.0])
     first["tables/words"].remove(tf.constant(["stale"]))
     first["tables/words"].insert(["a", "b"], [1, 2])
-    TakenVariables(first).take("model")(str(tmp_path))
-    assert names_in(str(tmp_path / "model")) == first.keys()
-    read_variables(str(tmp_path / "model"), other)
+    write_tensors(str(tmp_path / "model"), taken(first))
+    assert read_variables(str(tmp_path / "model"), other) == (set(), set())
     assert other["weights/mirrored"].numpy().tolist() == [1.0, 2.0]
     found = other["tables/words"].lookup(tf.constant(["a", "b", "stale"]))
     assert found.numpy().tolist() == [1, 2, -1]
@@ -75,9 +75,9 @@ def test_iterators_may_go_on_before_they_are_written(tmp_path: Path) -> None:
     dataset = tf.data.Dataset.range(20).shuffle(5, seed=1).batch(2)
     iterator = iter(dataset)
     next(iterator)
-    write = take_position(iterator, 1, 1, is_last=True)
+    state = take_position(iterator, 1, 1, is_last=True)
     rest = [batch.numpy().tolist() for batch in iterator]
-    write(str(tmp_path))
+    write_tensors(tensors_in(str(tmp_path)), state)
     other = iter(dataset)
     move_to(other, str(tmp_path), 1)
     assert [batch.numpy().tolist() for batch in other] == rest
@@ -112,6 +112,7 @@ def test_passes_after_the_restored_one_are_shuffled_as_without_it(
         next(iterator)
     next(replayed)
     time.sleep(0.05)  # for what is prefetched
-    take_position(iterator, batches, batches, is_last=True)(str(tmp_path))
+    state = take_position(iterator, batches, batches, is_last=True)
+    write_tensors(tensors_in(str(tmp_path)), state)
     move_to(replayed, str(tmp_path), batches - 1)
     assert after(resumed, replayed) == after(undisturbed, iterator)
