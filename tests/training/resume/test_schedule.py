@@ -35,7 +35,7 @@ def test_what_the_user_asks_for_is_exact_whatever_a_checkpoint_costs() -> None:
 
 
 def test_saving_takes_at_most_its_share_of_the_time() -> None:
-    assert due_steps(steps=200, cost_s=0.1) == [60, 120, 180]
+    assert due_steps(steps=200, cost_s=0.25) == [60, 120, 180]
     # 2 s at 1 % are paid for by 200 steps of 1 s; the first one is due before it is known.
     due = due_steps(steps=480, cost_s=2)
     assert due[0] == 60
