@@ -73,9 +73,10 @@ def run_step(
             sys.exit(outcome["exit_status"])
         curves = ProgressReader(run.path).look().curves
         values = {name: points[-1][1] for name, points in curves.items()}
-        for name, value in {**values, **last_scalars(run.path)}.items():
-            if math.isfinite(value):  # no JSON has other numbers
-                metrics.log_metric(name, value)
+        values.update(last_scalars(run.path))
+        for name, last in values.items():
+            if math.isfinite(last):  # no JSON has other numbers
+                metrics.log_metric(name, last)
         published = os.path.join(outcome["model"], SERVING_MODEL_DIR)
         copy_tree(published, model.path)
         model.metadata.update(_facts(outcome["report"]), framework="TensorFlow")

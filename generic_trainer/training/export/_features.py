@@ -14,6 +14,8 @@ from generic_trainer.data import representations
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.training.export._saving import tracked_parts
 
+# `tf.io.parse_example` reads them under the names of their columns, and cannot rename them.
+_OF_ONE_COLUMN = tf.io.FixedLenFeature, tf.io.VarLenFeature
 EXAMPLES = tf.TensorSpec([None], tf.string, name="examples")
 
 
@@ -118,9 +120,13 @@ def _parse_spec_of(schema: Any) -> dict[str, Any]:
     if schema is None:
         return {}
     try:
-        return {name: tensor.config for name, tensor in representations(schema).items()}
+        tensors = representations(schema)
+        for name, tensor in tensors.items():
+            if (name,) != tensor.columns and isinstance(tensor.config, _OF_ONE_COLUMN):
+                raise ValueError(f"tensor {name!r} is made of {tensor.columns[0]!r}")
+        return {name: tensor.config for name, tensor in tensors.items()}
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"the schema describes features that a tf.Example cannot hold ({error}); name the "
-            "ones that the model needs with feature_spec={name: tf.io.FixedLenFeature(...)}"
+            f"the schema describes features that a tf.Example cannot give ({error}); name the ones "
+            "that the model needs with feature_spec={name: tf.io.FixedLenFeature(...)}"
         ) from error

@@ -45,6 +45,14 @@ def test_all_mismatches_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "1").exists()
 
 
+def test_a_tensor_of_another_name_than_its_column(tmp_path: Path) -> None:
+    schema = taxi.schema()
+    tensors = schema.tensor_representation_group[""].tensor_representation
+    tensors["distance"].varlen_sparse_tensor.column_name = "miles"
+    text = message(ConfigurationError, functional(miles="float32"), tmp_path, schema=schema)
+    assert "tensor 'distance' is made of 'miles'" in text and "feature_spec=" in text
+
+
 def test_label_as_input(tmp_path: Path) -> None:
     model = functional(tips="float32")
     text = message(ConfigurationError, model, tmp_path, schema=taxi.schema(), label_keys=("tips",))
