@@ -202,6 +202,7 @@ def _apply(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundAr
     else:  # the step of a model has a mean loss
         changes = [variable - before for variable, before in strategy.statistics]
         means = average_gradients([*gradients, *changes], rows=strategy.rows)
+        strategy.has_averaged = True
         bound.arguments["grads"] = means[: len(gradients)]
         changes = means[len(gradients) :]
         for (variable, before), change in zip(strategy.statistics, changes, strict=True):

@@ -16,8 +16,13 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.keras import keras_3_package
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training._walk import walk
 from generic_trainer.training.distributed._agreement import agree_on_variables
-from generic_trainer.training.distributed._collectives import all_reduce, broadcast
+from generic_trainer.training.distributed._collectives import (
+    all_reduce,
+    average_gradients,
+    broadcast,
+)
 from generic_trainer.training.distributed._ops import is_number
 from generic_trainer.training.distributed._runtime import Runtime
 from generic_trainer.training.distributed._shares import at_least_a_row, number_of_rows, share_of
@@ -47,6 +52,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             worker; None if the workers' losses are to be summed.
         statistics: the variables that a step changes without gradients, such as those of
             BatchNormalization, and their values before the step that is being run or traced.
+        has_averaged: whether that step has averaged gradients, as a step of training does.
         is_whole: whether each worker computes on whole batches instead of its share of them.
     """
 
@@ -56,6 +62,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         self.gradients_are_averaged = False
         self.rows: Any = None
         self.statistics: Sequence[tuple[tf.Variable, tf.Tensor]] = ()
+        self.has_averaged = False
         self.variables: list[Callable[[], Any]] = []
         self.element_spec: Any = None
         self.is_whole = False
@@ -84,10 +91,17 @@ class DataParallelStrategy(tf.distribute.Strategy):
         ]
         metrics = [each.value for each in model.metrics_variables]
         before = [variable.read_value() for variable in metrics]
+        plain = [(variable, variable.read_value()) for variable in _unknown_to_keras(model)]
         # Keras's own `jit_compile` would include the sums over workers; see `uncompiled`.
         compiled = tf.xla.experimental.jit_scope if model.jit_compile else contextlib.nullcontext
-        with self.setting(rows=rows, statistics=statistics), compiled():
-            result = super().run(fn, args, kwargs, options)
+        with self.setting(rows=rows, statistics=statistics, has_averaged=False):
+            with compiled():
+                result = super().run(fn, args, kwargs, options)
+            if plain and self.has_averaged:
+                changes = [variable - value for variable, value in plain]
+                means = average_gradients(changes, rows=rows)
+                for (variable, value), change in zip(plain, means, strict=True):
+                    variable.assign(value + change)
         for variable, value in zip(metrics, before, strict=True):
             variable.assign(tf.where(tf.equal(rows, 0), value, variable))
         return result
@@ -133,6 +147,22 @@ class _Replica(tf.distribute.ReplicaContext):  # type: ignore[misc]
         if self.strategy.rows is None:
             return super().all_reduce(reduce_op, value, options)
         return _all_reduce_of_rows(reduce_op, value, tf.cast(self.strategy.rows, tf.float32))
+
+
+def _unknown_to_keras(model: Any) -> list[tf.Variable]:
+    """Returns each `tf.Variable` of the model's own, which its `train_step` may set.
+
+    At the end of a step they get the mean of the workers' changes, so that all workers, and one
+    that resumes, have the same values.
+    """
+    keras: Any = keras_3_package()
+    parts = [part for _, part in walk(model, deferred={})]
+    of_keras = {id(part.value) for part in parts if isinstance(part, keras.Variable)}
+    return [
+        part
+        for part in parts
+        if isinstance(part, tf.Variable) and part.dtype.is_floating and id(part) not in of_keras
+    ]
 
 
 def _all_reduce_of_rows(reduce_op: Any, value: Any, rows: tf.Tensor) -> Any:

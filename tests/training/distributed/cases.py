@@ -92,6 +92,7 @@ def fit_keras_2(strategy: tf.distribute.Strategy) -> dict[str, Any]:
 def flat(model: Any) -> Any:
     """Returns the weights of a model as one array, without those that count random draws."""
     kept = [each for each in model.weights if each.dtype == "float32"]
+    kept += [each["moving"] for each in getattr(model, "own", ())]
     return np.concatenate([each.numpy().ravel() for each in kept])
 
 
@@ -134,6 +135,21 @@ class OwnMean(keras.Sequential):
         return self.compute_metrics(x, y, predicted)
 
 
+class MovingTarget(keras.Sequential):
+    """Follows the labels by variables that Keras knows nothing of."""
+
+    def __init__(self, layers: Any) -> None:
+        super().__init__(layers)
+        self.own = [{"moving": tf.Variable([[0.5]])}]
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        moving = self.own[0]["moving"]
+        result = super().train_step((x, y + moving))
+        moving.assign(moving + 0.1 * tf.reduce_mean(y))
+        return result
+
+
 class OwnMeanAndCompiledLoss(keras.Sequential):
     """Adds a mean of its own to the compiled loss, which Keras averages."""
 
@@ -158,6 +174,7 @@ FEW = {
         weighted=True,
     ),
     "mean of its own, one row left": Case(dense, kind=OwnMean),
+    "variables of its own": Case(dense, kind=MovingTarget),
     "sparse gradients, steps_per_execution": Case(
         embedded, inputs=WHOLE_NUMBERS, options={"steps_per_execution": 3}
     ),
