@@ -184,7 +184,11 @@ def _problems(details: Mapping[str, Any], kind: Any) -> Iterable[str]:
     if details["type"] in ("dataclass_exact_type", "model_type", "is_instance_of"):
         name = context.get("class_name", context.get("class"))
         return [f"{path} must be {name}(...), got {describe(value)}"]
-    said = _START.sub("must ", details["msg"]).replace("be a valid ", "be a ")
+    said = (
+        _START.sub("must ", details["msg"])
+        .replace("valid array", "list")
+        .replace("be a valid ", "be a ")
+    )
     message = _MESSAGES.get(details["type"], said)
     near = ""
     if details["type"] == "literal_error":

@@ -55,6 +55,7 @@ def test_a_crashing_import_does_not_hide_the_next(modules: Path) -> None:
 
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_doctor, "_REQUIRED", {"no-such-package": "json"})
+    monkeypatch.setattr(_doctor, "_OF_TFX", {})
     monkeypatch.setattr(_doctor, "_OPTIONAL", {"no-such-engine": ("kfp", "speed")})
 
     (required,), (optional,) = list(required_packages()), list(optional_packages())
@@ -67,6 +68,7 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_undeclared_dependency_is_named(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (modules / "bereft.py").write_text("raise ModuleNotFoundError('no dill', name='dill')")
     monkeypatch.setattr(_doctor, "_REQUIRED", {"pytest": "bereft"})
+    monkeypatch.setattr(_doctor, "_OF_TFX", {})
 
     (found,) = required_packages()
 

@@ -50,7 +50,7 @@ def test_two_models_are_compared(
     assert changes["Size"]["before"] != changes["Size"]["after"]
     assert "presence" not in changes and "Time taken" not in changes
     base = {result["name"]: result for result in told["reports"][1]["results"]}["base_model"]
-    assert base["status"] == "warn" and "'y'" in base["message"]
+    assert base["status"] == "warn" and "were (y: float32" in base["message"]
 
     reports = [ValidationReport.from_json(json.dumps(report)) for report in told["reports"]]
     _show_reports(reports, argparse.Namespace(json=False))

@@ -12,6 +12,7 @@ from tfx import types
 
 from generic_trainer.errors import ExportError, ModuleFileError, TrainingError
 from generic_trainer.estimator import tf
+from generic_trainer.executors import GenericTrainerExecutor
 from tests import helpers
 
 # Learns y = 2 x, and prints what trainer_fn was given.
@@ -207,7 +208,7 @@ def test_trainer_fn_by_its_import_path(tmp_path: Path, monkeypatch: pytest.Monke
     properties: dict[str, Any] = {"run_fn": "lines.line.trainer_fn"}
     properties["train_args"] = '{"num_steps": 1}'
 
-    helpers.GenericTrainerExecutor().Do(
+    GenericTrainerExecutor().Do(
         {"examples": [helpers.write_examples(tmp_path / "examples")]},
         outputs,
         helpers.exec_properties(**properties),

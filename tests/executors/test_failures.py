@@ -69,7 +69,7 @@ REHEARSED = ServingContract(rehearse=True).to_json()
 @pytest.mark.parametrize(
     ("tf_config", "properties", "message"),
     [
-        ("{", {}, "must be JSON"),
+        ("{", {}, "must be a JSON object"),
         (
             None,
             {"eval_config": '{"modelSpecs": [{"labelKey": "z"}]}'},

@@ -60,7 +60,7 @@ def test_yaml_by_hand(tmp_path: Path) -> None:
         ("label_keys: 5", "label_keys must be a list of names, got 5 of type int"),
         ("label_keys: {tips: 1}", "label_keys must be a list of names"),
         ("label_keys: [[a]]", "label_keys must be a list of names, got"),
-        ("signatures: null", "signatures must be a valid array"),
+        ("signatures: null", "signatures must be a list"),
         ("signatures: [5]", "signatures[0] must be a name or a SignatureSpec, got 5"),
         ("signatures: [{name: 5}]", "name must be a string"),
         ("signatures: [{name: a, inputs: [b]}]", "inputs must be a dict"),

@@ -145,7 +145,7 @@ def test_a_test_on_the_cluster_is_one_batch(ray_head, code):
         ({"context_dir": "/no/such/folder"}, "context_dir must be the folder .*/no/such/folder"),
         ({"context_dir": str(ROOT / "tests"), "command": ["nothing.py"]}, "nothing.py is not in"),
         ({"context_dir": str(ROOT / "tests"), "command": ["../setup.py"]}, "is not in the context"),
-        ({"context_dir": str(ROOT / "tests")}, r'pytest.*Pass .* or command=\["train.py"\]'),
+        ({"context_dir": str(ROOT / "tests")}, r'Pass .* or command=\["train.py"\]'),
     ],
 )
 def test_what_cannot_be_submitted(options, message):
