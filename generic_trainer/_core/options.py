@@ -48,6 +48,8 @@ _MESSAGES = {
     "dict_type": "must be a dict",
     "mapping_type": "must be a dict",
     "int_type": "must be a whole number",
+    "list_type": "must be a list",  # in pydantic's words an array, if it is of JSON
+    "tuple_type": "must be a list",
     "string_too_short": "must not be empty",
     "unexpected_positional_argument": "is not a positional argument",
 }
@@ -184,11 +186,7 @@ def _problems(details: Mapping[str, Any], kind: Any) -> Iterable[str]:
     if details["type"] in ("dataclass_exact_type", "model_type", "is_instance_of"):
         name = context.get("class_name", context.get("class"))
         return [f"{path} must be {name}(...), got {describe(value)}"]
-    said = (
-        _START.sub("must ", details["msg"])
-        .replace("valid array", "list")
-        .replace("be a valid ", "be a ")
-    )
+    said = _START.sub("must ", details["msg"]).replace("be a valid ", "be a ")
     message = _MESSAGES.get(details["type"], said)
     near = ""
     if details["type"] == "literal_error":
