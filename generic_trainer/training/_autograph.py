@@ -47,27 +47,45 @@ def keras_2_left_alone() -> Iterator[None]:
 
 
 def _make(make: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Makes a function of Keras 2 that runs with the code of Keras 2 unconverted.
-
-    If tracing fails because of that, it is traced again with conversion.
-    """
     function = make(model, *args, **kwargs)
     if not isinstance(function, tf.types.experimental.GenericFunction) or _needs_conversion(model):
         return function
-    converted = make(model, force=True)  # is not traced before its first call
 
-    def run(*args: Any) -> Any:
-        nonlocal function
-        if function is not converted:
+    def make_converted() -> Any:
+        name = make.__name__.removeprefix("make_")
+        # What wraps the function, a resuming fit for example, goes on around the new one.
+        wrapped = getattr(model, name)
+        converted = make(model, force=True)
+        setattr(model, name, wrapped)
+        return converted
+
+    return _Function(function, make_converted)
+
+
+class _Function:
+    """A `tf.function` of Keras 2 that runs with the code of Keras 2 unconverted.
+
+    If tracing fails because of that, it is traced again with conversion.
+    """
+
+    def __init__(self, function: Any, make: Callable[[], Any]) -> None:
+        self._function, self._make = function, make
+        self._is_left_alone = True
+
+    def __call__(self, *args: Any) -> Any:
+        if self._is_left_alone:
             try:
                 with keras_2_unconverted():
-                    return function(*args)
+                    return self._function(*args)
             except tf.errors.OperatorNotAllowedInGraphError as error:
                 _logger.info("Tracing again, with AutoGraph for the code of Keras 2: %s", error)
-                function = converted
-        return function(*args)
+                self._is_left_alone, self._function = False, self._make()
+        return self._function(*args)
 
-    return run
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._function, name)
 
 
 @contextlib.contextmanager

@@ -182,3 +182,15 @@ def test_weights_are_those_of_tensorflow_alone(name: str, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(_autograph, "_needs_conversion", lambda model: True)
         assert ours == weights()
+
+
+@pytest.mark.skipif(IS_ON_TENSORFLOWS_LIST, reason="TensorFlow does not convert Keras 2")
+def test_what_wraps_a_step_stays_when_it_is_traced_again() -> None:
+    functions = []
+    model = compiled(sequential(Constrained()))
+    note = keras.callbacks.LambdaCallback(
+        on_batch_end=lambda batch, logs: functions.append(model.train_function)
+    )
+    with keras_2_left_alone():
+        model.fit(ROWS, LABELS, verbose=0, epochs=2, callbacks=[note])
+    assert functions.count(functions[0]) == len(functions) == 16
