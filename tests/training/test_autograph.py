@@ -193,4 +193,4 @@ def test_what_wraps_a_step_stays_when_it_is_traced_again() -> None:
     )
     with keras_2_left_alone():
         model.fit(ROWS, LABELS, verbose=0, epochs=2, callbacks=[note])
-    assert functions.count(functions[0]) == len(functions) == 16
+    assert functions.count(functions[0]) == len(functions) == 4
