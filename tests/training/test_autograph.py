@@ -189,8 +189,9 @@ def test_what_wraps_a_step_stays_when_it_is_traced_again() -> None:
     functions = []
     model = compiled(sequential(Constrained()))
     note = keras.callbacks.LambdaCallback(
-        on_batch_end=lambda batch, logs: functions.append(model.train_function)
+        on_train_begin=lambda logs: functions.append(model.train_function),
+        on_batch_end=lambda batch, logs: functions.append(model.train_function),
     )
     with keras_2_left_alone():
         model.fit(ROWS, LABELS, verbose=0, epochs=2, callbacks=[note])
-    assert functions.count(functions[0]) == len(functions) == 4
+    assert functions.count(functions[0]) == len(functions) == 5
