@@ -18,10 +18,10 @@ from generic_trainer._core.files import copy_tree, gfile
 from generic_trainer._core.progress import ProgressReader
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
+from generic_trainer._run.live import REPORT_FILE
 from generic_trainer.cli import outcome_of_run
 from generic_trainer.errors import DataError
 
-_REPORT = "report.html"
 _SUFFIX = ".csv"
 
 
@@ -66,7 +66,7 @@ def run_step(
             run_dir += ".failed"
         if gfile().exists(run_dir):
             copy_tree(run_dir, run.path)
-            if os.path.exists(page := os.path.join(run.path, _REPORT)):
+            if os.path.exists(page := os.path.join(run.path, REPORT_FILE)):
                 shutil.copyfile(page, report.path)
         if failed:
             print(outcome["error"], file=sys.stderr)
