@@ -32,6 +32,7 @@ from generic_trainer.data import explain_read_errors
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
+from generic_trainer.launchers._kubernetes.status import trainjob_status
 from generic_trainer.launchers._worker_end import WorkerEnd
 from generic_trainer.training import checked_on_several_workers, keras_2_left_alone, watched
 from generic_trainer.user_code import call_user_function, user_module
@@ -59,19 +60,18 @@ def train(job: Job) -> None:
     if job.distribution.require_gpu and not has_parameter_servers():
         _require_gpu()
     request, code = job.request, job.request.user_code
-    export_dir = os.path.join(request.scratch_dir, "export")
+    export_dir, seen_dir = os.path.join(request.scratch_dir, "export"), ""
     if is_chief():
-        export_dir = request.staging_dir
+        export_dir, seen_dir = request.staging_dir, request.model_run_dir
         delete_tree(export_dir)  # a killed run left it
         gfile().makedirs(export_dir)
-    with run_fn_of(code) as run_fn:
+    with run_fn_of(code) as run_fn, trainjob_status(seen_dir):
         fn_args = job.make_fn_args(export_dir)
         _logger.info("Training with %s of %s", code.function, code.module)
         with contextlib.suppress(ImportError):  # not each `run_fn` needs it
             _logger.info("tf.keras is Keras %s", keras_version())
         _logger.info("TensorBoard: tensorboard --logdir %s", request.model_run_dir)
         _logger.info("Live view: %s", os.path.join(request.model_run_dir, "live.html"))
-        seen_dir = request.model_run_dir if is_chief() else ""
         checked = checked_on_several_workers() if is_one_of_several() else contextlib.nullcontext()
         # `checked` is the innermost: what run_fn itself replaces in Keras is undone first.
         with explain_read_errors(), watched(seen_dir), keras_2_left_alone(), checked:

@@ -1,0 +1,120 @@
+"""Progress of a TrainJob in its status, where `kubectl get trainjob` and Kubeflow's SDK show it.
+
+Kubeflow Trainer 2.2 and later, with the feature gate `TrainJobStatus`, gives each pod an address, a
+token and a certificate, and takes posts of its progress there (KEP-2779). This module sends them
+from the process that trains as chief. Source of names and schema:
+https://github.com/kubeflow/trainer/tree/master/docs/proposals/2779-trainjob-progress
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from generic_trainer._core.progress import Progress, ProgressReader
+
+# Release 2.2 calls them so; the second prefix is that of the builds before it.
+_PREFIXES = ("KUBEFLOW_TRAINER_SERVER_", "KUBEFLOW_TRAINER_STATUS_")
+_EVERY_S = 10.0  # the controller limits requests; Kubeflow's SDK sends one in 5 s at most
+_TIMEOUT_S = 5.0
+_INT32 = 2**31 - 1
+_COUNTS = ("step", "steps", "epoch", "epochs")
+
+_logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def trainjob_status(run_dir: str) -> Iterator[None]:
+    """Sends the progress of the training within the context to the TrainJob that runs this pod.
+
+    It does nothing outside such pods. A thread sends, so the training waits for nothing but the
+    last post, and for that at most five seconds. The first error is logged as a warning.
+
+    Args:
+        run_dir: the directory of the ModelRun artifact, from which the progress is read; empty to
+            send nothing, as in all workers except the chief.
+    """
+    prefix = next((each for each in _PREFIXES if f"{each}URL" in os.environ), None)
+    if prefix is None or not run_dir:
+        yield
+        return
+    given = (os.environ.get(prefix + name, "") for name in ("URL", "TOKEN", "CA_CERT"))
+    status = _Status(run_dir, *given)
+    status.start()
+    try:
+        yield
+        status.is_complete = True
+    finally:
+        status.is_over.set()
+        status.join(_TIMEOUT_S)
+
+
+class _Status(threading.Thread):
+    def __init__(self, run_dir: str, url: str, token_file: str, certificate: str) -> None:
+        super().__init__(name="trainjob-status", daemon=True)
+        self._reader, self._url = ProgressReader(run_dir), url
+        self._token_file, self._certificate = token_file, certificate
+        self._has_warned = False
+        self.is_complete, self.is_over = False, threading.Event()
+
+    def run(self) -> None:
+        """Posts new progress until the training is over, and then once more."""
+        while not self.is_over.wait(_EVERY_S):
+            self._post()
+        self._post()
+
+    def _post(self) -> None:
+        try:
+            status = status_of(self._reader.look(), is_complete=self.is_complete)
+            # Read anew each time: Kubernetes renews the token every hour.
+            token = Path(self._token_file).read_text().strip()
+            request = urllib.request.Request(
+                self._url,
+                json.dumps({"trainerStatus": status}).encode(),
+                {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+            )
+            context = ssl.create_default_context(cafile=self._certificate or None)
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context):
+                pass
+        except Exception as error:
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "The status of the TrainJob does not show this training: %s does not take its "
+                    "progress (%s). The training itself is not affected.",
+                    self._url,
+                    error,
+                )
+
+
+def status_of(progress: Progress, *, is_complete: bool) -> dict[str, Any]:
+    """Returns `trainerStatus` by the schema of KEP-2779; what is unknown is left out.
+
+    Args:
+        progress: of the run.
+        is_complete: whether the training has ended, possibly before its last step.
+    """
+    counts = ((name, getattr(progress, name) or None) for name in _COUNTS)
+    metrics = ((name, points[-1][1]) for name, points in progress.curves.items() if name and points)
+    share = min(1.0, progress.step / progress.steps) if progress.steps else None
+    share, left_s = (1.0, 0.0) if is_complete else (share, progress.left_s)
+    status = {
+        "progressPercentage": None if share is None else int(100 * share),
+        "estimatedRemainingSeconds": None if left_s is None else min(int(left_s), _INT32),
+        "metrics": [
+            {"name": name, "value": str(value)}
+            for name, value in (*counts, *metrics)
+            if value is not None
+        ],
+        "lastUpdatedTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    return {name: value for name, value in status.items() if value is not None}
