@@ -7,6 +7,7 @@ Their arguments have the order and the names of then.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -161,17 +162,38 @@ def _chosen(values: Any, key: str | None) -> Any:
     return next(iter(values.values())) if is_lone else values
 
 
+def take_arrays(estimator: Any) -> Any:
+    """Gives an estimator `fit` and `evaluate`, and returns it; TensorFlow lets no class do so."""
+    estimator.fit, estimator.evaluate = (functools.partial(f, estimator) for f in (fit, evaluate))
+    return estimator
+
+
 def fit(estimator: Any, x: Any = None, y: Any = None, input_fn: Any = None, **named: Any) -> Any:
-    """Trains for `steps`, or up to `max_steps`, by an input function or on arrays x and y [N, ...].
+    """Trains for `steps` or up to `max_steps`, by an input function or arrays x and y [N, ...]."""
+    input_fn = input_fn or _reader(estimator, x, y, named, num_epochs=None, shuffle=True)
+    return estimator.train(input_fn, named.pop("monitors", None), **named)
+
+
+def evaluate(
+    estimator: Any, x: Any = None, y: Any = None, input_fn: Any = None, **named: Any
+) -> Any:
+    """Returns the metrics, by an input function or once over arrays; `metrics` are further ones."""
+    if callable(x):  # tf.estimator's first argument is the input function
+        input_fn = x
+    input_fn = input_fn or _reader(estimator, x, y, named, num_epochs=1, shuffle=False)
+    if metrics := named.pop("metrics", None):
+        estimator = with_metrics(estimator, metrics)
+    return tf_estimator.Estimator.evaluate(estimator, input_fn, **named)
+
+
+def _reader(estimator: Any, x: Any, y: Any, named: dict[str, Any], **options: Any) -> Any:
+    """Returns an input function of arrays, and takes `batch_size` from the arguments.
 
     The premade estimators of then called a feature that is one array "".
     """
-    if input_fn is None:
-        is_whole = isinstance(x, Mapping) or isinstance(estimator, Estimator)
-        size, make_input_fn = named.pop("batch_size", None), tf1.estimator.inputs.numpy_input_fn
-        features = x if is_whole else {"": x}
-        input_fn = make_input_fn(features, y, size or len(y), num_epochs=None, shuffle=True)
-    return estimator.train(input_fn, named.pop("monitors", None), **named)
+    features = x if isinstance(x, Mapping) or isinstance(estimator, Estimator) else {"": x}
+    size = named.pop("batch_size", None) or len(y)
+    return tf1.estimator.inputs.numpy_input_fn(features, y, size, **options)
 
 
 class Estimator(tf_estimator.v1.Estimator):  # type: ignore[misc]
@@ -191,8 +213,7 @@ class Estimator(tf_estimator.v1.Estimator):  # type: ignore[misc]
             return made if isinstance(made, tf_estimator.EstimatorSpec) else ModelFnOps(mode, *made)
 
         super().__init__(as_now, model_dir, config, params)
-
-    fit = fit
+        take_arrays(self)
 
 
 def ModelFnOps(

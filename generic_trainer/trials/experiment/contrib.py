@@ -41,8 +41,8 @@ from generic_trainer.trials.experiment._learn import (
     ExportStrategy,
     ModeKeys,
     RunConfig,
-    fit,
     make_export_strategy,
+    take_arrays,
 )
 
 __all__ = ["ExportStrategy", "ModeKeys", "RunConfig", "make_export_strategy"]  # and the parts
@@ -200,9 +200,7 @@ def _as_then(now: Any, name: str) -> Any:
             level = logging.WARNING if value in ("mean", "sqrtn") else logging.INFO
             _logger.log(level, "%s(%s=%r): the argument is ignored", name, ignored, value)
         made = now(*args, **named)
-        if hasattr(made, "train"):  # a premade estimator
-            made.fit = functools.partial(fit, made)
-        return made
+        return take_arrays(made) if hasattr(made, "train") else made  # a premade estimator
 
     return call
 

@@ -128,13 +128,18 @@ def test_arguments_of_then(caplog):
         layers.sparse_column_with_vocabulary_file("town", "towns.txt", 1)
 
 
-def test_premade_estimators_fit_arrays_and_input_functions(tmp_path):
+def test_premade_estimators_fit_and_evaluate_arrays_and_input_functions(tmp_path):
     x = np.linspace(0, 1, 12, dtype=np.float32)[:, None]
     read = tf1.estimator.inputs.numpy_input_fn({"": x}, x > 0.5, 4, num_epochs=None, shuffle=False)
     columns = [tf1.contrib.layers.real_valued_column("")]
     made = tf1.contrib.learn.LinearClassifier(columns, model_dir=str(tmp_path))
     assert made.fit(x, x > 0.5, steps=3, batch_size=4).fit(input_fn=read, max_steps=5) is made
     assert steps_of(tmp_path) == 5
+    metrics = {"zeros": tf1.contrib.learn.MetricSpec(tf1.metrics.false_positives, "class_ids")}
+    found = made.evaluate(x, x > 0.5, batch_size=4, metrics=metrics)
+    assert {"accuracy", "loss", "zeros", "global_step"} <= found.keys()
+    limited = made.evaluate(input_fn=read, steps=3)  # the same twelve rows
+    assert limited == {key: value for key, value in found.items() if key != "zeros"}
 
 
 def test_embeddings_of_a_sequence():
