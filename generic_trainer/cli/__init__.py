@@ -9,7 +9,6 @@
     generic-trainer explain session
     generic-trainer init my_project
     generic-trainer migrate pipeline.py trainer.py --write
-    generic-trainer cache --clear
     generic-trainer doctor
 
 In a shell, ``eval "$(register-python-argcomplete generic-trainer)"`` completes words after a tab.
@@ -35,7 +34,7 @@ from generic_trainer.errors import ConfigurationError, GenericTrainerError
 
 __all__ = ["main"]
 
-_COMMANDS = ("init", "run", "validate", "explain", "publish", "migrate", "cache", "doctor")
+_COMMANDS = ("init", "run", "validate", "explain", "publish", "migrate", "doctor")
 _WRONG_CALL = 2
 _CLOSED_OUTPUT = 128 + signal.SIGPIPE  # the status that shells report for it
 _INTERRUPTED = 128 + signal.SIGINT

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from generic_trainer._core.protos import load_schema
     from generic_trainer.data._budget import MEMORY_VARIABLE as MEMORY_VARIABLE
     from generic_trainer.data._budget import default_budget_bytes as default_budget_bytes
-    from generic_trainer.data._budget import size_text as size_text
-    from generic_trainer.data._cache_folder import CacheFolder as CacheFolder
     from generic_trainer.data._counting import SplitCounts, count_examples
     from generic_trainer.data._diagnosis import explain_read_errors
     from generic_trainer.data._factory import TensorFlowDatasetOptions, make_dataset_factory
@@ -58,12 +56,11 @@ __all__ = [
     "make_dataset_factory",
 ]
 
-# The names of the budget and the cache are for the command line, `representations` for exports.
+# The names of the budget are for the command line, `representations` for exports.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_budget": "MEMORY_VARIABLE default_budget_bytes size_text",
-        "_cache_folder": "CacheFolder",
+        "_budget": "MEMORY_VARIABLE default_budget_bytes",
         "_counting": "SplitCounts count_examples",
         "_diagnosis": "explain_read_errors",
         "_factory": "TensorFlowDatasetOptions make_dataset_factory",

@@ -77,10 +77,6 @@ class EntryInfo:
     num_bytes: int
     used_s: float
 
-    def entry(self) -> Entry | None:
-        """Returns the description, or None if it is damaged."""
-        return Entry.read(self.folder)
-
 
 @dataclasses.dataclass(frozen=True)
 class CacheFolder:
@@ -170,13 +166,6 @@ class CacheFolder:
             self.unfinished() as unfinished,
         ):
             folder.rename(Path(unfinished, folder.name))
-
-    def clear(self) -> int:
-        """Deletes all entries and returns the number of bytes that they took."""
-        entries = self.entries()
-        for each in entries:
-            self.delete(each.folder)
-        return sum(each.num_bytes for each in entries)
 
 
 def _checksum(text: str) -> str:
