@@ -1,8 +1,7 @@
 """JSON and YAML that people write, read within limits; values and errors shown in one line.
 
-A text of a few hundred bytes can expand to gigabytes (YAML aliases of aliases), to a structure
-deeper than Python's stack, or have two values under one key. Reading it raises an error then, so
-that later code does not have to check.
+A text can have two values under one key, or be deeper than Python's stack. Reading it raises an
+error then, so that later code does not have to check.
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-# Far more than people write by hand; PyYAML reads it in some seconds.
-_MAX_YAML_CHARACTERS = 4 << 20
-_MAX_YAML_VALUES = 100_000
 _MAX_DEPTH = 64
 # YAML 1.2 has floats without a point, 1e-4, which PyYAML, a reader of 1.1, takes for strings.
 _FLOAT_1_2 = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
@@ -60,23 +56,12 @@ def parse_json_object(text: str) -> dict[str, Any] | None:
 def parse_yaml(text: str) -> Any:
     """Returns the value of a YAML text, with floats as in YAML 1.2, and dates as strings.
 
-    Aliases (`*name`) are expanded, as long as the whole value stays small.
-
     Raises:
-        ValueError: it is not YAML, has a key twice, contains itself, or is larger or deeper than
-            people write by hand; the message names the position.
+        ValueError: it is not YAML, has a key twice, contains itself, or is deeper than people write
+            by hand; the message names the position.
     """
-    if len(text) > _MAX_YAML_CHARACTERS:
-        raise ValueError(
-            f"it has {len(text):,} characters; expected at most {_MAX_YAML_CHARACTERS:,}"
-        )
-    loader = _yaml_loader()(text)
     try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _number_of_values(node, {})
-        value = loader.construct_document(node)
+        value = _yaml_loader()(text).get_single_data()
     except RecursionError:
         raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels") from None
     except Exception as error:  # any class, for `!!bool x` and `!!timestamp x`
@@ -136,7 +121,17 @@ def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """PyYAML's safe loader, with the floats of YAML 1.2 and without dates."""
+        """PyYAML's safe loader: floats as in YAML 1.2, no dates, no key twice."""
+
+        def flatten_mapping(self, node: Any) -> None:  # called before a mapping is read or merged
+            if not hasattr(node, "is_flat"):  # merged keys may be there twice
+                node.is_flat = True
+                keys = [k for k, _ in node.value if isinstance(k, yaml.ScalarNode)]
+                counts = Counter((key.tag, key.value) for key in keys if key.tag != _MERGE)
+                if twice := [key for key in keys if counts[key.tag, key.value] > 1]:
+                    key = twice[1]
+                    raise ValueError(f"the key {key.value!r} is there twice{key.start_mark}")
+            super().flatten_mapping(node)
 
     Loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
@@ -144,35 +139,6 @@ def _yaml_loader() -> Any:
     }
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT_1_2, list("-+0123456789."))
     return Loader
-
-
-def _number_of_values(node: Any, counted: dict[int, int], level: int = 0) -> int:
-    """Returns the number of values of a YAML node with all aliases expanded.
-
-    Args:
-        node: the node, in which an alias is the node that it repeats.
-        counted: identity of each counted node → its number.
-        level: the number of nodes around it; an alias inside of what it repeats has no end.
-
-    Raises:
-        ValueError: they are too many or nested too deeply, or a mapping has a key twice.
-    """
-    import yaml
-
-    if level > _MAX_DEPTH:
-        raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels{node.start_mark}")
-    if id(node) not in counted:
-        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
-        if isinstance(node, yaml.MappingNode):
-            keys = [key for key, _ in parts if isinstance(key, yaml.ScalarNode)]
-            seen = Counter((key.tag, key.value) for key in keys if key.tag != _MERGE)
-            if twice := [key for key in keys if seen[key.tag, key.value] > 1]:
-                raise ValueError(f"the key {twice[1].value!r} is there twice{twice[1].start_mark}")
-            parts = [part for pair in parts for part in pair]
-        counted[id(node)] = 1 + sum(_number_of_values(part, counted, level + 1) for part in parts)
-    if counted[id(node)] > _MAX_YAML_VALUES:
-        raise ValueError(f"it has more than {_MAX_YAML_VALUES:,} values{node.start_mark}")
-    return counted[id(node)]
 
 
 def reason_of(error: Exception) -> str:

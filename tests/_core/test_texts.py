@@ -8,21 +8,11 @@ import pytest
 
 from generic_trainer._core.texts import describe, did_you_mean, is_number, parse_json, parse_yaml
 
-# Each letter is nine times the one before: 9**9 values in 300 characters.
-BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{letter}: &{letter} [{','.join(['*' + before] * 9)}]\n"
-    for before, letter in zip("abcdefgh", "bcdefghi", strict=True)
-)
-
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (BOMB, "it has more than 100,000 values .*line 6"),
-        (BOMB.replace("[x,x,x,x,x,x,x,x,x]", "{x: 1}").replace("[", "{<<: [").replace("]", "]}"),
-         "it has more than 100,000 values .*line 6"),
-        ("x" * (5 << 20), "5,242,880 characters"),
-        ("&a [*a]", "nested deeper .*line 1"),
+        ("&a [*a]", "nested deeper"),
         ("[" * 1_000, "nested deeper"),
         ("- " * 1_000, "nested deeper"),
         ("{a: 1, b: 2, a: 3}", "'a' is there twice .*line 1, column 14"),
@@ -39,8 +29,9 @@ def test_yaml_that_nobody_meant_is_refused(text: str, told: str) -> None:
         parse_yaml(text)
 
 
-def test_aliases_that_stay_small_stand_for_what_they_repeat() -> None:
+def test_aliases_stand_for_what_they_repeat() -> None:
     text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\nagain: [*base, *base]"
+    assert parse_yaml("top: {x: &x {<<: &y {k: 1}, k: 2}}\nlow: {<<: *x}")["low"] == {"k": 2}
     base = {"a": 1, "b": 2}
     assert parse_yaml(text) == {"base": base, "other": {"a": 1, "b": 3}, "again": [base, base]}
 

@@ -48,7 +48,7 @@ def test_a_view_says_how_a_run_is(tmp_path: Path) -> None:
         "loss", "accuracy", "examples/s", "busy, in %", "memory in MiB"
     ]  # fmt: skip
     assert [line.label for line in shown.charts[0].lines] == ["", "validation"]
-    assert shown.bound is not None and shown.bound[0].startswith("Input-bound")
+    assert shown.bound.startswith("Input-bound: ")
     assert text_of(shown).startswith("Training: step 400 of 1,000, epoch 1 of 2, examples/s 320, ")
     assert text_of(shown).endswith("restarts 1, loss 0.0125, accuracy 0.9975")
     assert dict(shown.facts)["Checkpoints"] == "1, the last at step 400"
