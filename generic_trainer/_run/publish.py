@@ -80,10 +80,9 @@ def check_export(
         ExportError: nothing was exported, or a disk is full.
         ModelValidationError: the export failed the checks.
     """
-    exported, rejected = request.staging_dir, request.rejected_export_dir
-    subject = "The exported model"
+    subject, exported = "The exported model", request.staging_dir
     if kept is not None:
-        exported = rejected = kept.export_dir
+        exported = kept.export_dir
         subject = (
             f"The export in {kept.directory}, which this run checked instead of training (correct "
             f"the contract, repair it with `generic-trainer publish {kept.directory} "
@@ -104,7 +103,8 @@ def check_export(
     note(phase="checks")
     _logger.info("Checking the exported model")
     report = checker.validate(model, contract)
-    report = _moved(report, request.model_dir if report.passed else rejected)
+    kept_in = request.rejected_export_dir if kept is None else exported
+    report = _moved(report, request.model_dir if report.passed else kept_in)
     write_report(report, request)
     for warning in report.warnings:
         _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)

@@ -11,17 +11,15 @@ from generic_trainer._run.derived_contract import derived_contract, features_of
 from generic_trainer._run.live import live_run
 from generic_trainer._run.publish import check_export, publish, publish_kept_export
 from generic_trainer._run.rehearse import rehearse
-from generic_trainer._run.slots import with_a_worker_for_each_slot
 from generic_trainer._run.store import (
     delete_checkpoints,
     keep_failed_run,
-    leave_checkpoint_dir,
     own_staging,
     record_export,
     sizes_below,
 )
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.launchers import Job, launch
+from generic_trainer.launchers import Job, launch, with_a_worker_for_each_slot
 from generic_trainer.tracking import Tracking, track
 from generic_trainer.training import is_chief
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, lint_eval_config
@@ -57,7 +55,6 @@ def train_and_publish(job: Job, trackings: Sequence[Tracking] = ()) -> Validatio
             return report
         except Exception:
             keep_failed_run(job.request)
-            leave_checkpoint_dir(job.request.checkpoint_dir)
             raise
 
 

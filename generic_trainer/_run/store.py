@@ -110,13 +110,17 @@ def own_staging(request: TrainingRequest) -> Iterator[None]:
 def keep_failed_run(request: TrainingRequest) -> None:
     """Moves log and export of a failed run aside; a failure to do so is only logged.
 
-    TFX's local orchestrators delete the output directories of a failed step.
+    TFX's local orchestrators delete the output directories of a failed step. The checkpoint
+    directory is deleted if the run has never saved anything in it.
     """
     move_aside(request.model_run_dir, request.failed_run_dir)
     if gfile().exists(request.staging_dir):
         move_aside(request.staging_dir, request.rejected_export_dir)
         delete_tree(request.staging_dir)
     _logger.error("The log and the export of the failed run are in %s", request.failed_run_dir)
+    directory = request.checkpoint_dir
+    if not _has_checkpoints(directory) and "kept_in" not in read_facts(directory):
+        delete_tree(directory)
 
 
 def take_estimator_export(model: str, run_dir: str) -> None:
@@ -171,13 +175,6 @@ def claim_checkpoint_dir(directory: str, parts: Mapping[str, str]) -> None:
     else:
         _log_changes(os.path.dirname(directory), parts)
     write_facts(directory, key=dict(parts))
-
-
-def leave_checkpoint_dir(directory: str) -> None:
-    """Deletes the checkpoint directory of a failed run that never saved anything in it."""
-    with contextlib.suppress(Exception):  # the class depends on the file system
-        if not _has_checkpoints(directory) and "kept_in" not in read_facts(directory):
-            delete_tree(directory)
 
 
 @only_logged("The checkpoints of the published run could not be deleted")

@@ -14,14 +14,15 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote, read_text
+from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote
 from generic_trainer._core.protos import load_eval_config, load_schema
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer._core.texts import parse_json, parse_json_object
+from generic_trainer._core.texts import parse_json
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer._entry_points import may_define
 from generic_trainer._run.store import with_run_key
 from generic_trainer.cli._csv import SUFFIX, Table, read_csv, write_examples, write_schema
+from generic_trainer.cli._one_pass import ONE_PASS_FACTORY
 from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.errors import (
     ConfigurationError,
@@ -29,7 +30,14 @@ from generic_trainer.errors import (
     TrainingError,
     raise_problems,
 )
-from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, exit_code
+from generic_trainer.launchers import (
+    Distribution,
+    ExamplesFormat,
+    Job,
+    TrainingRequest,
+    exit_code,
+    read_hyperparameters,
+)
 from generic_trainer.tracking import parse_trackings
 from generic_trainer.user_code import bundle_module_file
 from generic_trainer.validation import ServingContract
@@ -118,11 +126,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
             if not options.dry_run:
                 outcome |= {"model": request.model_dir, "model_run": request.model_run_dir}
             from generic_trainer._run.run import train_and_publish
-            from generic_trainer.executors import ONE_PASS_FN_ARGS_FACTORY
 
-            job = Job(
-                request=request, distribution=distribution, fn_args_factory=ONE_PASS_FN_ARGS_FACTORY
-            )
+            job = Job(request=request, distribution=distribution, fn_args_factory=ONE_PASS_FACTORY)
             report = train_and_publish(job, () if options.dry_run else trackings)
             if report is not None:
                 outcome["report"] = json.loads(report.to_json())
@@ -179,7 +184,7 @@ def _request(
     if table is not None and schema_path is None:
         schema_path = write_schema(table, os.path.join(scratch_dir, "schema.pbtxt"))
     user_code = bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
-    hyperparameters = _hyperparameters(options.hyperparameters)
+    hyperparameters = read_hyperparameters(options.hyperparameters)
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
 
     # Hide what TensorFlow's C++ code and Google's clients say: nobody can act on it.
@@ -319,14 +324,3 @@ def _existing(name: str, options: argparse.Namespace) -> str | None:
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _hyperparameters(path: str | None) -> dict[str, Any] | None:
-    if path is None:
-        return None
-    try:
-        return parse_json_object(read_text(path))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"--hyperparameters: {path} is not a JSON object: {error}", path=path
-        ) from error

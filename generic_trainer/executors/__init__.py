@@ -16,6 +16,5 @@ __all__ = ["FN_ARGS_FACTORY", "GenericTrainerExecutor"]
 # Import path of what builds TFX's `FnArgs`, for a `Job`: workers on other machines import it. Who
 # makes a job does not, because Beam and TensorFlow Model Analysis would come with it.
 FN_ARGS_FACTORY = f"{__name__}._fn_args:make_fn_args"
-ONE_PASS_FN_ARGS_FACTORY = f"{FN_ARGS_FACTORY}_of_one_pass"
 
 __getattr__, __dir__ = lazy_names(__name__, {"_executor": "GenericTrainerExecutor"})

@@ -81,30 +81,6 @@ def make_fn_args(request: TrainingRequest, export_dir: str) -> FnArgs:
     )
 
 
-def make_fn_args_of_one_pass(request: TrainingRequest, export_dir: str) -> FnArgs:
-    """Builds the argument as `make_fn_args` does; steps that are not given become one pass.
-
-    A run without `--train-steps` would otherwise never end, because datasets repeat by default. The
-    number of batches follows from the batch size, so `train_steps` and `eval_steps` are set when
-    `run_fn` makes an endless dataset of the files of the split.
-    """
-    fn_args = make_fn_args(request, export_dir)
-    accessor = fn_args.data_accessor
-
-    def make_dataset(file_pattern: Any, options: Any, schema: Any) -> Any:
-        dataset = accessor.tf_dataset_factory(file_pattern, options, schema)
-        counts = fn_args.num_examples or {}
-        for split, files in (("train", fn_args.train_files), ("eval", fn_args.eval_files)):
-            is_open = options.num_epochs is None and getattr(fn_args, f"{split}_steps") is None
-            if is_open and file_pattern == files:
-                steps = -(-counts[split] // options.batch_size)
-                setattr(fn_args, f"{split}_steps", steps)
-        return dataset
-
-    fn_args.data_accessor = accessor._replace(tf_dataset_factory=make_dataset)
-    return fn_args
-
-
 def _data_accessor(examples_format: ExamplesFormat, seed: int | None) -> DataAccessor:
     if examples_format.is_tf_example and not HAS_TFX:
         return DataAccessor(make_dataset_factory(seed=seed), None, None)

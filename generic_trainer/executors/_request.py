@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
 from google.protobuf import json_format
 from tfx import types
-from tfx.dsl.io import fileio
 from tfx.proto import trainer_pb2
 from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils, path_utils, proto_utils
 
 from generic_trainer._core import tfx_names as keys
-from generic_trainer._core.texts import describe, parse_json, parse_json_object, shown
+from generic_trainer._core.texts import describe, parse_json, shown
 from generic_trainer._entry_points import may_define
 from generic_trainer._run.store import with_run_key
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.executors import _examples
-from generic_trainer.launchers import Distribution, TrainingRequest
+from generic_trainer.launchers import Distribution, TrainingRequest, read_hyperparameters
 from generic_trainer.tracking import Tracking, parse_trackings
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
@@ -68,7 +66,7 @@ def request_from_artifacts(
         schema_path=_only_file(input_dict, keys.SCHEMA),
         transform_graph_path=_only_uri(input_dict, keys.TRANSFORM_GRAPH),
         base_model=_base_model(input_dict),
-        hyperparameters=_hyperparameters(input_dict),
+        hyperparameters=read_hyperparameters(_only_file(input_dict, keys.HYPERPARAMETERS)),
         custom_config=_custom_config(exec_properties),
         num_examples=_examples.num_examples(input_dict.get(keys.STATISTICS)),
         raw_examples=_examples.tf_examples(input_dict.get(keys.RAW_EXAMPLES)),
@@ -192,21 +190,6 @@ def _base_model(input_dict: _Artifacts) -> str | None:
         return None
     artifact = input_dict[keys.BASE_MODEL][0]
     return path_utils.serving_model_path(uri, path_utils.is_old_model_artifact(artifact))
-
-
-def _hyperparameters(input_dict: _Artifacts) -> dict[str, Any] | None:
-    path = _only_file(input_dict, keys.HYPERPARAMETERS)
-    if path is None:
-        return None
-    try:
-        with fileio.open(path) as file:
-            return parse_json_object(file.read())
-    except (OSError, ValueError, tf.errors.OpError) as error:
-        raise DataError(
-            f"Hyperparameters must be a JSON object, but {path} is none: {error}. Run the Tuner "
-            "again.",
-            path=path,
-        ) from error
 
 
 def _extra_inputs(input_dict: _Artifacts) -> dict[str, tuple[str, ...]]:

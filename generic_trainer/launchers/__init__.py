@@ -12,15 +12,19 @@ for each launcher.
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._failures import Failure, exit_code
 
-# The first is for readers of the files kept of a failed run.
+# Names beside those of `__all__` are for the floors above.
 from generic_trainer.launchers._job import REJECTED_DIR as REJECTED_DIR
 from generic_trainer.launchers._job import ExamplesFormat, Job, TrainingRequest
+from generic_trainer.launchers._job import read_hyperparameters as read_hyperparameters
 from generic_trainer.launchers._launch import Launcher, launch
 from generic_trainer.launchers._options import (
     RayOptions,
     TFJobOptions,
     TrainJobOptions,
     VertexOptions,
+)
+from generic_trainer.launchers._slots import (
+    with_a_worker_for_each_slot as with_a_worker_for_each_slot,
 )
 
 __all__ = [

@@ -14,7 +14,7 @@ from generic_trainer._core.values import digest
 from generic_trainer._run.run_key import parts_of_run_key
 from generic_trainer._run.store import (
     claim_checkpoint_dir,
-    leave_checkpoint_dir,
+    keep_failed_run,
     read_facts,
     with_run_key,
 )
@@ -154,13 +154,16 @@ def test_starting_afresh_says_what_changed(
 
 
 def test_a_run_that_never_used_its_directory_leaves_none(tmp_path: Path) -> None:
-    claim_checkpoint_dir(str(tmp_path / "unused"), parts(request_in(tmp_path)))
-    assert (tmp_path / "unused" / "run.json").exists()
-    leave_checkpoint_dir(str(tmp_path / "unused"))
-    assert not (tmp_path / "unused").exists()
-    used = claimed(tmp_path, checkpoints=True)
-    leave_checkpoint_dir(str(used))
-    assert (used / "fit" / "state").exists()
+    request = request_in(tmp_path, model_run_dir=str(tmp_path / "model_run" / "7"))
+    directory = Path(request.checkpoint_dir)
+    for is_used in (False, True):
+        Path(request.model_run_dir).mkdir(parents=True, exist_ok=True)
+        claim_checkpoint_dir(str(directory), parts(request))
+        assert (directory / "run.json").exists()
+        if is_used:
+            (directory / "fit").touch()
+        keep_failed_run(request)
+        assert directory.exists() == is_used
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe\x00", b"[" * 100_000, b"", None])

@@ -27,6 +27,10 @@ _PREFIXES = ("KUBEFLOW_TRAINER_SERVER_", "KUBEFLOW_TRAINER_STATUS_")
 _EVERY_S = 10.0  # the controller limits requests; Kubeflow's SDK sends one in 5 s at most
 _TIMEOUT_S = 5.0
 _INT32 = 2**31 - 1
+_NOT_SHOWN = (
+    "The status of the TrainJob does not show this training: %s does not take its progress (%s). "
+    "The training itself is not affected."
+)
 _COUNTS = ("step", "steps", "epoch", "epochs")
 
 _logger = logging.getLogger(__name__)
@@ -47,53 +51,40 @@ def trainjob_status(run_dir: str) -> Iterator[None]:
     if prefix is None or not run_dir:
         yield
         return
-    given = (os.environ.get(prefix + name, "") for name in ("URL", "TOKEN", "CA_CERT"))
-    status = _Status(run_dir, *given)
-    status.start()
+    url, token, ca = (os.environ.get(prefix + name, "") for name in ("URL", "TOKEN", "CA_CERT"))
+    reader, is_over, is_complete = ProgressReader(run_dir), threading.Event(), threading.Event()
+
+    def send() -> None:
+        level, is_last = logging.WARNING, False
+        while not is_last:
+            is_last = is_over.wait(_EVERY_S)
+            try:
+                status = status_of(reader.look(), is_complete=is_last and is_complete.is_set())
+                _post(url, token, ca, {"trainerStatus": status})
+            except Exception as error:
+                _logger.log(level, _NOT_SHOWN, url, error)
+                level = logging.DEBUG
+
+    thread = threading.Thread(target=send, name="trainjob-status", daemon=True)
+    thread.start()
     try:
         yield
-        status.is_complete = True
+        is_complete.set()
     finally:
-        status.is_over.set()
-        status.join(_TIMEOUT_S)
+        is_over.set()
+        thread.join(_TIMEOUT_S)
 
 
-class _Status(threading.Thread):
-    def __init__(self, run_dir: str, url: str, token_file: str, certificate: str) -> None:
-        super().__init__(name="trainjob-status", daemon=True)
-        self._reader, self._url = ProgressReader(run_dir), url
-        self._token_file, self._certificate = token_file, certificate
-        self._has_warned = False
-        self.is_complete, self.is_over = False, threading.Event()
-
-    def run(self) -> None:
-        """Posts new progress until the training is over, and then once more."""
-        while not self.is_over.wait(_EVERY_S):
-            self._post()
-        self._post()
-
-    def _post(self) -> None:
-        try:
-            status = status_of(self._reader.look(), is_complete=self.is_complete)
-            # Read anew each time: Kubernetes renews the token every hour.
-            token = Path(self._token_file).read_text().strip()
-            request = urllib.request.Request(
-                self._url,
-                json.dumps({"trainerStatus": status}).encode(),
-                {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-            )
-            context = ssl.create_default_context(cafile=self._certificate or None)
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context):
-                pass
-        except Exception as error:
-            if not self._has_warned:
-                self._has_warned = True
-                _logger.warning(
-                    "The status of the TrainJob does not show this training: %s does not take its "
-                    "progress (%s). The training itself is not affected.",
-                    self._url,
-                    error,
-                )
+def _post(url: str, token: str, ca: str, body: Any) -> None:
+    headers = {
+        # Read each time: Kubernetes renews the token every hour.
+        "Authorization": f"Bearer {Path(token).read_text().strip()}",
+        "Content-Type": "application/json",
+    }
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    context = ssl.create_default_context(cafile=ca or None)
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context):
+        pass
 
 
 def status_of(progress: Progress, *, is_complete: bool) -> dict[str, Any]:

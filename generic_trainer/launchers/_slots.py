@@ -15,7 +15,8 @@ from typing import Any
 from generic_trainer._core.files import absolute, read_text
 from generic_trainer._core.machine import available_cpus, visible_gpus
 from generic_trainer._core.texts import parse_yaml
-from generic_trainer.launchers import Distribution, Job
+from generic_trainer.launchers._distribution import Distribution
+from generic_trainer.launchers._job import Job
 
 _logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from generic_trainer._run import slots
 from generic_trainer.launchers import Distribution, TFJobOptions
+from generic_trainer.launchers import _slots as slots
 from tests.launchers import jobs
 
 TFJOB = TFJobOptions(image="image")
