@@ -71,7 +71,7 @@ def _transformed(request: TrainingRequest, pattern: str) -> bool:
     return features_of(pattern, 1) <= {feature.name for feature in schema.feature}
 
 
-def features_of(examples: str | Sequence[bytes], count: int) -> set[str]:
+def features_of(examples: str | Sequence[bytes], count: int = 100) -> set[str]:
     """Returns the features that the first examples have.
 
     Args:

@@ -25,7 +25,6 @@ from generic_trainer.training import is_chief
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, lint_eval_config
 
 _logger = logging.getLogger(__name__)
-_EXAMPLES = 100  # in which a feature that the schema lacks is looked for
 
 
 def train_and_publish(job: Job, trackings: Sequence[Tracking] = ()) -> ValidationReport | None:
@@ -102,7 +101,7 @@ def _check_label_keys(contract: ServingContract) -> None:
         return
     features = {feature.name for feature in load_schema(contract.schema).feature}
     if not features.issuperset(contract.label_keys):  # or the schema is incomplete
-        features |= features_of(contract.examples or (), _EXAMPLES)
+        features |= features_of(contract.examples or ())
     problems = [
         f"no feature {label!r} in the schema or the examples{did_you_mean(label, features)}"
         for label in contract.label_keys
