@@ -40,12 +40,9 @@ from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer._core.protos import load_schema
-    from generic_trainer.data._budget import MEMORY_VARIABLE as MEMORY_VARIABLE
-    from generic_trainer.data._budget import default_budget_bytes as default_budget_bytes
     from generic_trainer.data._counting import SplitCounts, count_examples
     from generic_trainer.data._diagnosis import explain_read_errors
     from generic_trainer.data._factory import TensorFlowDatasetOptions, make_dataset_factory
-    from generic_trainer.data._representations import representations as representations
 
 __all__ = [
     "SplitCounts",

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import logging
 import os
+import pickle
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +30,7 @@ import tensorflow as tf
 from generic_trainer._core.files import fingerprint_of_file
 from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.records import RecordFile
+from generic_trainer._core.values import unpickled_data
 from generic_trainer.data._cache_folder import CacheFolder, Entry
 from generic_trainer.data._counting import remember_counts
 from generic_trainer.data._layout import make_layout
@@ -41,7 +42,7 @@ from generic_trainer.errors import DataError, GenericTrainerError
 _logger = logging.getLogger(__name__)
 
 # To be increased by any change of the rows, of their order or of their form in the files.
-_VERSION = 2
+_VERSION = 3
 _DIGITS = 32
 _BLOCK_BYTES = 4 << 20
 _PARALLEL_LOOKS = 16
@@ -86,10 +87,10 @@ def open_columns(
         for name, expected in entry.checksums.items():
             if _checksums(folder / name) != expected:
                 raise DataError(f"the content of {folder / name} has changed")
-        separator, coded = bytes.fromhex(entry.separator), frozenset(entry.coded)
-        layout = make_layout(parser, separator, coded)
+        layout = make_layout(parser, bytes.fromhex(entry.separator), frozenset(entry.coded))
         *names, vocabulary = entry.checksums
-        strings, paths = _read_strings(folder / vocabulary), [str(folder / name) for name in names]
+        strings = unpickled_data((folder / vocabulary).read_bytes())
+        paths = [str(folder / name) for name in names]
         store = Store.of_files(layout.arrays, paths, strings, in_memory=in_memory)
     except FileNotFoundError:
         return None  # another process has deleted them to make room
@@ -102,7 +103,7 @@ def open_columns(
     for file, rows in runs:
         counts[file] += rows
     remember_counts(files, counts)
-    return Columns(layout, store, len(files), separator, coded, runs, entry.expected_bytes)
+    return Columns(layout, store, len(files), runs, entry.expected_bytes)
 
 
 def keep_columns(
@@ -146,14 +147,14 @@ def keep_columns(
 def _write(folder: Path, files: Sequence[RecordFile], columns: Columns) -> None:
     names = [f"{number}.array" for number in range(len(columns.layout.arrays))]
     columns.store.copy_to([str(folder / name) for name in names])
-    _write_strings(folder / _VOCABULARY, columns.store.vocabulary.strings())
+    (folder / _VOCABULARY).write_bytes(pickle.dumps(columns.store.vocabulary.strings()))
     entry = Entry(
         files=[file.path for file in files],
         num_rows=columns.num_rows,
         num_bytes=columns.store.num_bytes,
         expected_bytes=columns.expected_bytes,
-        separator=columns.separator.hex(),
-        coded=sorted(columns.coded),
+        separator=columns.layout.separator.hex(),
+        coded=sorted(columns.layout.coded),
         runs=columns.runs,
         checksums={name: _checksums(folder / name) for name in (*names, _VOCABULARY)},
     )
@@ -169,17 +170,3 @@ def _checksums(path: Path) -> list[int]:
             return zlib.crc32(os.pread(file.fileno(), _BLOCK_BYTES, start))
 
         return [size, *pool.map(checksum, range(0, size, _BLOCK_BYTES))]
-
-
-def _write_strings(path: Path, strings: Sequence[bytes]) -> None:
-    lengths = np.array([len(strings), *map(len, strings)], np.int64)
-    path.write_bytes(lengths.tobytes() + b"".join(strings))
-
-
-def _read_strings(path: Path) -> list[bytes]:
-    content = path.read_bytes()
-    number = int(np.frombuffer(content, np.int64, 1)[0])
-    start = (1 + number) * np.int64().itemsize
-    ends = start + np.cumsum(np.frombuffer(content[:start], np.int64)[1:])
-    bounds = [start, *ends.tolist()]
-    return [content[begin:end] for begin, end in itertools.pairwise(bounds)]

@@ -33,8 +33,8 @@ class Entry:
         files: paths of the files.
         num_rows: number of examples.
         num_bytes: size of the columns.
-        expected_bytes, coded, runs: see `_loading.Columns`.
-        separator: see there; in hex.
+        expected_bytes, runs: see `_loading.Columns`.
+        separator, coded: see `_layout.make_layout`; the separator in hex.
         checksums: file of the folder → its length and a checksum of each of its blocks; the arrays
             in their order, then the vocabulary.
     """

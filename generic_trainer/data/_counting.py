@@ -7,8 +7,8 @@ last four bytes of a complete file are the length of its content (RFC 1952, sect
 from __future__ import annotations
 
 import functools
+import gzip
 import struct
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -28,7 +28,6 @@ from generic_trainer.errors import DataError
 _BATCH = 4096
 _ISIZE_BYTES = 4
 _PIECE_BYTES = 1 << 20
-_GZIP_FORMAT = 16 + zlib.MAX_WBITS
 
 _counts: dict[RecordFile, int] = {}
 
@@ -131,15 +130,10 @@ def _is_cut_off(file: RecordFile, read_bytes: int) -> bool:
             return False
         # The length differs if a file consists of several gzip streams: decompress all of it.
         stream.seek(0)
-        return not _ends_with_its_stream(stream)
-
-
-def _ends_with_its_stream(stream: tf.io.gfile.GFile) -> bool:
-    inflater = zlib.decompressobj(_GZIP_FORMAT)
-    while piece := stream.read(_PIECE_BYTES):
-        while piece:
-            if inflater.eof:
-                inflater = zlib.decompressobj(_GZIP_FORMAT)
-            inflater.decompress(piece)
-            piece = inflater.unused_data
-    return inflater.eof
+        try:
+            with gzip.GzipFile(fileobj=stream, mode="rb") as content:
+                while content.read(_PIECE_BYTES):
+                    pass
+        except (EOFError, gzip.BadGzipFile):
+            return True
+    return False

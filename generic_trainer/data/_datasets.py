@@ -116,12 +116,15 @@ def stream_dataset(
         ([file.path for file in files], [file.compression for file in files])
     )
     if options.shuffle:
-        blocks = _interleaved(
-            record_files.shuffle(len(files), seed), _blocks_of_file, options, at_once
-        )
-        dataset = blocks.unbatch().shuffle(options.shuffle_buffer_size, seed)
-    else:
-        dataset = _interleaved(record_files, record_dataset, options, at_once)
+        record_files = record_files.shuffle(len(files), seed)
+    dataset = record_files.interleave(
+        traced(_blocks_of_file if options.shuffle else record_dataset),
+        cycle_length=at_once,
+        num_parallel_calls=options.reader_num_threads,
+        deterministic=not options.sloppy_ordering,
+    )
+    if options.shuffle:
+        dataset = dataset.unbatch().shuffle(options.shuffle_buffer_size, seed)
     if options.num_epochs != 1:
         dataset = dataset.repeat(options.num_epochs)
     drops_rest = options.drop_final_batch or options.num_epochs is None
@@ -158,8 +161,8 @@ def _batches(columns: Columns, options: Any) -> _Batches:
     per_chunk = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // columns.row_bytes) // size)
     is_endless = options.num_epochs is None or options.num_epochs < 0
     full, rest = divmod(_ENDLESS if is_endless else columns.num_rows * options.num_epochs, size)
-    if is_endless or options.drop_final_batch:
-        rest = 0
+    are_full = is_endless or options.drop_final_batch
+    rest = 0 if are_full else rest
     chunks = -(-full // per_chunk)  # behind them, the rest is one of its own
 
     def positions(number: tf.Tensor) -> tf.Tensor:
@@ -171,11 +174,9 @@ def _batches(columns: Columns, options: Any) -> _Batches:
         end = tf.where(is_rest, end + rest, end)
         return tf.reshape(tf.range(start, end), tf.stack([-1, tf.where(is_rest, rest, size)]))
 
-    if is_endless or options.drop_final_batch:
-        unknown = int(tf.data.INFINITE_CARDINALITY)
-        return _Batches(chunks, positions, size, unknown if is_endless else full)
-    # Even where all batches are full: the element spec must not promise it, TFX's does not.
-    return _Batches(chunks + bool(rest), positions, None, full + bool(rest))
+    number = int(tf.data.INFINITE_CARDINALITY) if is_endless else full + bool(rest)
+    # Where all happen to be full, the element spec must not promise it: TFX's does not.
+    return _Batches(chunks + bool(rest), positions, size if are_full else None, number)
 
 
 def _seeds(options: Any, seed: int | None) -> tf.data.Dataset:
@@ -187,20 +188,6 @@ def _seeds(options: Any, seed: int | None) -> tf.data.Dataset:
     again = True if tf.executing_eagerly() else None
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=again).take(1)
     return seeds.flat_map(traced(lambda each: tf.data.Dataset.from_tensors(each).repeat()))
-
-
-def _interleaved(
-    files: tf.data.Dataset,
-    read: Callable[..., tf.data.Dataset],
-    options: Any,
-    at_once: int | None,
-) -> tf.data.Dataset:
-    return files.interleave(
-        traced(read),
-        cycle_length=at_once,
-        num_parallel_calls=options.reader_num_threads,
-        deterministic=not options.sloppy_ordering,
-    )
 
 
 def _blocks_of_file(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:

@@ -76,13 +76,6 @@ def _explained(error: BaseException | None, watched: _Watched) -> DataError | No
     return next(filter(None, (diagnose(files, parser) for files, parser in watched)), None)
 
 
-def read_error(files: Sequence[RecordFile], parser: Parser, error: Exception) -> DataError:
-    """Returns a `DataError` with the file, record and feature that an error comes from."""
-    return diagnose(files, parser) or DataError(
-        f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: {reason(error)}"
-    )
-
-
 def diagnose(files: Sequence[RecordFile], parser: Parser) -> DataError | None:
     """Reads files up to the first error, and returns it; None if there is no error."""
 
@@ -91,56 +84,39 @@ def diagnose(files: Sequence[RecordFile], parser: Parser) -> DataError | None:
 
 
 def _error_of(file: RecordFile, parser: Parser) -> DataError | None:
-    number = 0
-    dataset = record_dataset(file.path, file.compression)
-    batches = iter(dataset.batch(parser.rows_at_once(_BATCH)))
-    while True:
-        try:
-            records = next(batches)
-        except StopIteration:
-            return None
-        except READ_ERRORS as error:
-            return _unreadable(file, dataset, number, error)
-        try:
-            parser.parse(records)
-        except READ_ERRORS:
-            return _bad_record(file, parser, number, records)
-        number += len(records)
-
-
-def _unreadable(
-    file: RecordFile, dataset: tf.data.Dataset, number: int, error: BaseException
-) -> DataError:
+    number, dataset = 0, record_dataset(file.path, file.compression)
     try:
-        for _ in dataset.skip(number):
+        for records in dataset.batch(parser.rows_at_once(_BATCH)):
+            parser.parse(records)
+            number += len(records)
+        return None
+    except READ_ERRORS as error:
+        problems = _unreadable(file, error)
+    try:  # the records of that batch, one by one
+        for record in dataset.skip(number):
+            try:
+                parser.parse(record[tf.newaxis])
+            except READ_ERRORS as error:
+                problems = _problems_of(parser, record.numpy(), error)
+                break
             number += 1
-    except READ_ERRORS as exact:
-        error = exact
-    kind = f"{file.compression} " if file.compression else ""
+    except READ_ERRORS as error:
+        problems = _unreadable(file, error)
     return DataError(
-        f"{file.path}: cannot be read at record {number} (counted from 0). Expected a {kind}"
-        f"TFRecord file, found: {reason(error)}. Write the file again, or take it out of the "
-        "split.",
+        f"{file.path}, record {number} (counted from 0): {'; '.join(problems.values())}",
         path=file.path,
         record=number,
+        feature=next(iter(problems)),
+        problems=tuple(problems.values()),
     )
 
 
-def _bad_record(file: RecordFile, parser: Parser, first: int, records: tf.Tensor) -> DataError:
-    for number, record in enumerate(records, first):
-        try:
-            parser.parse(record[tf.newaxis])
-        except READ_ERRORS as error:
-            problems = _problems_of(parser, record.numpy(), error)
-            return DataError(
-                f"{file.path}, record {number} (counted from 0): {'; '.join(problems.values())}",
-                path=file.path,
-                record=number,
-                feature=next(iter(problems)),
-                problems=tuple(problems.values()),
-            )
-    between = f"between {first} and {first + len(records)}"
-    return DataError(f"{file.path}: a record {between} cannot be parsed", path=file.path)
+def _unreadable(file: RecordFile, error: BaseException) -> dict[str | None, str]:
+    kind = f"{file.compression} " if file.compression else ""
+    return {
+        None: f"cannot be read. Expected a {kind}TFRecord file, found: {reason(error)}. Write the "
+        "file again, or take it out of the split"
+    }
 
 
 def _problems_of(parser: Parser, record: bytes, error: BaseException) -> dict[str | None, str]:

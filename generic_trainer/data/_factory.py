@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from generic_trainer._core.cluster import is_one_of_several
 from generic_trainer._core.progress import note
-from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files
+from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files, reason
 from generic_trainer.data._budget import PATH_VARIABLE, ReaderBudget, ReadPath, checked_path
 from generic_trainer.data._cache import columns_key, keep_columns, open_columns
 from generic_trainer.data._cache_folder import CacheFolder
 from generic_trainer.data._datasets import column_dataset, stream_dataset
-from generic_trainer.data._diagnosis import read_error, watch
+from generic_trainer.data._diagnosis import diagnose, watch
 from generic_trainer.data._graph import eagerly
 from generic_trainer.data._loading import Columns, load_columns
 from generic_trainer.data._order import choose_order
@@ -31,7 +31,7 @@ from generic_trainer.data._plan import (
     estimate,
     reason_to_stream,
 )
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import ConfigurationError, DataError
 
 _logger = logging.getLogger(__name__)
 
@@ -236,7 +236,9 @@ def _explained(files: Sequence[RecordFile], parser: Parser, read: Callable[[], T
     try:
         return eagerly(read)
     except READ_ERRORS as error:
-        raise read_error(files, parser, error) from error
+        raise diagnose(files, parser) or DataError(
+            f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: {reason(error)}"
+        ) from error
 
 
 def _announce(files: Sequence[RecordFile], columns: Columns, reason: str) -> None:

@@ -57,9 +57,11 @@ class Part(Protocol):
 
 @dataclass(frozen=True)
 class Layout:
-    """All parts that the features of a schema are stored in."""
+    """All parts that the features of a schema are stored in; see `make_layout`."""
 
     parts: tuple[Part, ...]
+    separator: bytes
+    coded: AbstractSet[str]
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
@@ -129,7 +131,9 @@ def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> La
             *(DensePart(dtype, shapes, end) for (dtype, end), shapes in dense.items()),
             *(ListPart(dtype, tuple(keys), to, end) for (dtype, to, end), keys in lists.items()),
             *nested,
-        )
+        ),
+        separator,
+        coded,
     )
 
 

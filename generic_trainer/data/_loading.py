@@ -52,8 +52,6 @@ class Columns:
     """Columns of some files, and the places of each file's examples among their rows.
 
     Attributes:
-        separator: argument of `make_layout`.
-        coded: argument of `make_layout`.
         runs: (file number, rows) of neighbouring rows from one file, in the order of storage.
         expected_bytes: the size that was expected before reading. It follows from the files alone,
             while their actual size also depends on the memory that a vocabulary may take.
@@ -62,8 +60,6 @@ class Columns:
     layout: Layout
     store: Store
     num_files: int
-    separator: bytes = SEPARATORS[0]
-    coded: AbstractSet[str] = frozenset()
     runs: list[tuple[int, int]] = field(default_factory=list)
     expected_bytes: int = 0
 
@@ -100,8 +96,7 @@ def load_columns(
         directory = None if plan.path == "memory" else plan.budget.directory
         store = Store(layout.arrays, directory, plan.budget.memory_bytes // _VOCABULARY_SHARE)
         sizes_of_files = np.zeros([len(files), 2], np.int64)
-        columns = Columns(layout, store, len(files), separators[0], coded)
-        columns.expected_bytes = plan.expected.column_bytes
+        columns = Columns(layout, store, len(files), [], plan.expected.column_bytes)
         next_log_s = time.monotonic() + _PROGRESS_INTERVAL_S
         try:
             for numbers, sizes, arrays, spoiled in _blocks(records, parser, layout, threads):

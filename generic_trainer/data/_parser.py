@@ -19,7 +19,6 @@ from generic_trainer.errors import ConfigurationError, DataError
 TF_EXAMPLE = "FORMAT_TF_EXAMPLE"
 
 _PARSED_BYTES = 1 << 30
-_MOST_DEFAULTS = 1 << 26
 # A batch may be in memory so many times: parsed, put together, and waiting to be taken.
 _ROOM_FOR = 3
 
@@ -49,7 +48,6 @@ class Parser:
         """
         if schema is None:
             raise ConfigurationError("Examples are read by a schema, and there is none: pass one.")
-        _check_defaults(schema)
         features: dict[str, Any] = {}
         tensor_names: dict[str, str] = {}
         try:
@@ -62,6 +60,8 @@ class Parser:
                 features[key], tensor_names[key] = tensor.config, name
             parse = tf.function(cls(features, tensor_names, None).parse, autograph=False)
             parse.get_concrete_function(tf.TensorSpec([None], tf.string))
+        except DataError:
+            raise
         except Exception as error:  # of TensorFlow, for configurations that cannot be parsed with
             raise ConfigurationError(
                 f"Examples cannot be read by the schema: {error}. Correct the schema."
@@ -141,6 +141,10 @@ class Parser:
 
     def element_spec(self, batch_size: int | None) -> Any:
         """Returns the `element_spec` of TFX's dataset; `batch_size`: its static size, or None."""
+        return self.element(self._specs(batch_size))
+
+    def _specs(self, batch_size: int | None) -> dict[str, Any]:
+        """Returns tf.Example feature → type of the tensor made from it."""
         specs: dict[str, Any] = {}
         others: dict[str, Any] = {}
         for key, feature in self.features.items():
@@ -155,7 +159,7 @@ class Parser:
             records = tf.data.Dataset.from_tensor_slices([b""])
             batches = records.batch(batch_size or 1, drop_remainder=batch_size is not None)
             specs |= batches.apply(parse).element_spec
-        return self.element({key: specs[key] for key in self.features})
+        return {key: specs[key] for key in self.features}
 
     def element(self, parsed: Mapping[str, Any]) -> Any:
         """Returns an element of the dataset: `{tensor name: tensor}`, or that and the label."""
@@ -168,12 +172,8 @@ class Parser:
     def ragged_specs(self) -> dict[str, Any]:
         """Returns the `tf.RaggedTensorSpec` of each feature that is a ragged tensor of lists."""
         nested = [key for key, each in self.features.items() if getattr(each, "partitions", None)]
-        if not nested:
-            return {}
-        parse = tf.function(self.parse, autograph=False)
-        function = parse.get_concrete_function(tf.TensorSpec([None], tf.string))
-        outputs = function.structured_outputs
-        return {key: tf.RaggedTensorSpec.from_value(outputs[key]) for key in nested}
+        specs = self._specs(None) if nested else {}
+        return {key: specs[key] for key in nested}
 
     def column(self, key: str) -> str:
         """Returns the name of a feature's values in the records."""
@@ -182,17 +182,3 @@ class Parser:
     def key(self) -> str:
         """Returns a string that differs if the parsed columns of two parsers do."""
         return repr(sorted(self.features.items()))
-
-
-def _check_defaults(schema: schema_pb2.Schema) -> None:
-    """Raises `DataError` if the default values of a shape, a Python list, would fill the memory."""
-    for group in schema.tensor_representation_group.values():
-        for name, tensor in group.tensor_representation.items():
-            sizes = [dim.size for dim in tensor.dense_tensor.shape.dim]
-            if tensor.dense_tensor.HasField("default_value") and math.prod(sizes) > _MOST_DEFAULTS:
-                raise DataError(
-                    f"tensor {name!r}: by the schema's tensor_representation_group it has a "
-                    f"default value and the shape {sizes}; expected at most {_MOST_DEFAULTS:,} "
-                    "values. Correct the shape in the schema.",
-                    feature=tensor.dense_tensor.column_name,
-                )

@@ -41,11 +41,9 @@ def reason_to_stream() -> str | None:
     """Returns why columns of this process cannot serve the dataset, or None if they can."""
     if tf.inside_function():
         return "the dataset is built inside a tf.function, which may run in another process"
-    if has_parameter_servers():
-        return "the cluster has parameter servers, which the coordinator sends the dataset to"
-    strategy = tf.distribute.get_strategy()
-    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        return "a parameter server strategy sends the dataset to other processes"
+    kind = tf.distribute.ParameterServerStrategy
+    if has_parameter_servers() or isinstance(tf.distribute.get_strategy(), kind):
+        return "the dataset is sent to other processes, those of a cluster with parameter servers"
     return None
 
 

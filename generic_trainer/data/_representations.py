@@ -14,6 +14,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from generic_trainer.errors import DataError
+
+# TensorFlow takes default values as a Python list of this length.
+_MOST_DEFAULTS = 1 << 26
 _TYPES = {schema_pb2.BYTES: tf.string, schema_pb2.INT: tf.int64, schema_pb2.FLOAT: tf.float32}
 # Stages of a feature's life in which it is not read.
 _STAGES = "DEPRECATED", "DISABLED", "PLANNED", "ALPHA", "DEBUG_ONLY", "VALIDATION_DERIVED"
@@ -42,6 +46,7 @@ def representations(schema: schema_pb2.Schema) -> dict[str, Representation]:
 
     Raises:
         ValueError: a tf.Example cannot hold the features, or the schema contradicts itself.
+        DataError: the default values of a tensor would fill the memory.
     """
     types = {feature.name: _TYPES.get(feature.type) for feature in schema.feature}
     groups = schema.tensor_representation_group
@@ -68,6 +73,13 @@ def _explicit(name: str, tensor: Any, types: Mapping[str, Any]) -> Representatio
     if kind == "dense_tensor":
         dense, shape = tensor.dense_tensor, _sizes(tensor.dense_tensor.shape)
         default = dense.default_value.WhichOneof("kind")
+        if default and math.prod(shape) > _MOST_DEFAULTS:
+            raise DataError(
+                f"tensor {name!r}: by the schema's tensor_representation_group it has a default "
+                f"value and the shape {shape}; expected at most {_MOST_DEFAULTS:,} values. Correct "
+                "the shape in the schema.",
+                feature=dense.column_name,
+            )
         values = default and [getattr(dense.default_value, default)] * math.prod(shape)
         config = tf.io.FixedLenFeature(shape, types[dense.column_name], values)
         return Representation((dense.column_name,), config)

@@ -8,10 +8,12 @@ stored as codes, and the distinct strings in a vocabulary.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import resource
 import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,7 +53,7 @@ class Store:
         self._arrays = [_Array(spec, _open(directory)) for spec in specs]
         self._closing = weakref.finalize(self, _close, self._arrays)
         self._closing.atexit = False  # threads may still read; the kernel closes the files
-        self._mapped: list[tf.Tensor] | None = None
+        self._mapped: list[tf.Tensor] = []
 
     @classmethod
     def of_files(
@@ -125,12 +127,14 @@ class Store:
 
     def tensors(self) -> list[tf.Tensor]:
         """Returns the arrays as tensors of the current graph, or as eager ones."""
-        if not tf.executing_eagerly():
+        if tf.executing_eagerly() and self._mapped:
+            return self._mapped
+        tensors = [array.tensor() for array in self._arrays]
+        if tf.executing_eagerly():
+            self._mapped = tensors
+        else:
             _read_by.setdefault(tf.compat.v1.get_default_graph(), []).append(self)
-            return [array.constant() for array in self._arrays]
-        if self._mapped is None:
-            self._mapped = [array.tensor() for array in self._arrays]
-        return self._mapped
+        return tensors
 
 
 class _Array:
@@ -168,25 +172,18 @@ class _Array:
         self.file = target
 
     def tensor(self) -> tf.Tensor:
-        """Returns an eager tensor that maps the file."""
+        """Returns an eager tensor that maps the file, or one of a graph, which opens it to run."""
         if not self.num_bytes:
             return tf.zeros(self._shape, self._spec.dtype)
+        if not tf.executing_eagerly():  # which caches the value of each name forever
+            region = f"/dev/fd/{self.file}"
+            return tf.raw_ops.ImmutableConst(
+                dtype=self._spec.dtype, shape=self._shape, memory_region_name=region
+            )
         # TensorFlow refuses read-only arrays; this one is never written to.
         pages = mmap.mmap(self.file, self.num_bytes)
         values = np.frombuffer(pages, self._spec.dtype.as_numpy_dtype).reshape(self._shape)
         return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
-
-    def constant(self) -> tf.Tensor:
-        """Returns a tensor of the current graph, which opens the file when it runs.
-
-        Not for eager execution, which caches the value of each name forever.
-        """
-        if not self.num_bytes:
-            return tf.zeros(self._shape, self._spec.dtype)
-        region = f"/dev/fd/{self.file}"
-        return tf.raw_ops.ImmutableConst(
-            dtype=self._spec.dtype, shape=self._shape, memory_region_name=region
-        )
 
     @property
     def _shape(self) -> list[int]:
@@ -234,18 +231,20 @@ class Vocabulary:
     def __init__(self, limit_bytes: int) -> None:
         self.num_bytes = 0
         self._limit_bytes = limit_bytes
-        self._codes = _Codes()
+        self._codes: dict[bytes, int] = defaultdict(itertools.count().__next__)
         self._strings = tf.constant([], tf.string)
 
     def codes(self, strings: np.ndarray) -> np.ndarray:
-        """Returns the codes, int32 [n], of strings, bytes objects [n]; new ones get new codes.
+        """Returns the codes, int32 [n], of distinct strings, bytes [n]; new ones get new codes.
 
         Raises:
             VocabularyOutgrown: the limit is passed.
         """
-        known = self._codes
-        codes = np.fromiter(map(known.__getitem__, strings), CODE.as_numpy_dtype, len(strings))
-        self.num_bytes = known.text_bytes + len(known) * _ENTRY_BYTES
+        known = len(self._codes)
+        codes = np.fromiter(
+            map(self._codes.__getitem__, strings), CODE.as_numpy_dtype, len(strings)
+        )
+        self.num_bytes += sum(len(string) + _ENTRY_BYTES for string in strings[codes >= known])
         if self.num_bytes > self._limit_bytes:
             raise VocabularyOutgrown
         return codes
@@ -253,7 +252,7 @@ class Vocabulary:
     def freeze(self, strings: Sequence[bytes] | None = None) -> None:
         """Makes the tensor of all strings: those that were looked up, or those given."""
         strings = list(self._codes) if strings is None else strings
-        self._codes = _Codes()
+        self._codes = {}
         self._strings = eagerly(lambda: tf.constant(strings, tf.string))
         self.num_bytes = sum(map(_tensor_bytes, strings))
 
@@ -266,15 +265,6 @@ class Vocabulary:
         if tf.executing_eagerly():
             return self._strings
         return tf.constant(eagerly(self._strings.numpy), tf.string)
-
-
-class _Codes(dict[bytes, int]):
-    text_bytes = 0
-
-    def __missing__(self, string: bytes) -> int:
-        code = self[string] = len(self)
-        self.text_bytes += len(string)
-        return code
 
 
 def _tensor_bytes(string: bytes) -> int:

@@ -39,7 +39,7 @@ def test_a_corrupt_record(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 0xFF
     file.write_bytes(bytes(content))
     expected = (
-        r"data-00001: cannot be read at record 1\d\d\d .* Expected a TFRecord file, found: corr"
+        r"data-00001, record 1\d\d\d .*: cannot be read. Expected a TFRecord file, found: corr"
     )
     with pytest.raises(DataError, match=expected):
         read(pattern)
@@ -108,7 +108,7 @@ def test_an_error_has_path_record_and_feature(
 def test_an_error_of_a_truncated_file_has_its_path(name: str, tmp_path: Path) -> None:
     path = Path(write(tmp_path / name, numbered(0, 500)))
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DataError, match=rf"{name}: cannot be read at record \d+") as caught:
+    with pytest.raises(DataError, match=rf"{name}, record \d+ .*: cannot be read") as caught:
         read(str(path))
     assert (caught.value.path, caught.value.feature) == (str(path), None)
     assert caught.value.record == 499 or name == "data.gz"
