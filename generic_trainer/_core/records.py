@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 import os
-import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from generic_trainer._core.files import is_remote
+from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
 
 # Errors of TensorFlow for bad input; if records are not text, formatting its message fails.
@@ -69,7 +69,7 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
         with ThreadPoolExecutor(_PARALLEL_LOOKS) as pool:
             return tuple(pool.map(look_at, paths))
     except READ_ERRORS as error:
-        raise DataError(f"Cannot read {listed}: {reason(error)}", path=only) from error
+        raise DataError(f"Cannot read {listed}: {reason_of(error)}", path=only) from error
 
 
 def read_records(
@@ -90,7 +90,7 @@ def read_records(
     try:
         paths = sorted(path for path in tf.io.gfile.glob(source) if not tf.io.gfile.isdir(path))
     except READ_ERRORS as error:
-        raise DataError(f"Cannot read {source!r}: {reason(error)}", path=source) from error
+        raise DataError(f"Cannot read {source!r}: {reason_of(error)}", path=source) from error
     records: list[bytes] = []
     for record in itertools.islice(_records(paths), count):
         records.append(record)
@@ -128,14 +128,6 @@ def copy_records(source: str, folder: str, count: int) -> str:
     return path
 
 
-def reason(error: BaseException) -> str:
-    """Returns the message of one of `READ_ERRORS`, without the names of TensorFlow's nodes."""
-    if not isinstance(error, tf.errors.OpError):
-        return "bytes that are not text"
-    first_line = str(error.message).split("\n")[0]
-    return re.sub(r"^\{\{.*?\}\} | \[Op:.*$|\.$", "", first_line)
-
-
 def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.data.Dataset:
     """Returns the serialized records of one file."""
     # `tf.data.TFRecordDataset` maps a function over names, even of a single file: tracing it takes
@@ -152,7 +144,9 @@ def _records(paths: Iterable[str]) -> Iterator[bytes]:
             for record in record_dataset(path, look_at(path, whatever_its_name=True).compression):
                 yield bytes(record.numpy())
         except READ_ERRORS as error:
-            raise DataError(f"{path} is not a TFRecord file: {reason(error)}", path=path) from error
+            raise DataError(
+                f"{path} is not a TFRecord file: {reason_of(error)}", path=path
+            ) from error
 
 
 def look_at(path: str, whatever_its_name: bool = False) -> RecordFile:

@@ -23,7 +23,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 _SHOWN_CHARACTERS = 60
 # Lines that TensorFlow puts around the message of an error.
 _WRAPPING = ("Graph execution error", "Detected at node", "Original stack", 'File "', "<", "Node:")
-_NODE = re.compile(r"^\{\{.*?\}\} ")
+_NODE = re.compile(r"^\{\{.*?\}\} | \[Op:.*$|\.$")
 
 
 def parse_json(text: str) -> Any:
@@ -141,7 +141,7 @@ def _yaml_loader() -> Any:
     return Loader
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """Returns type and message of an error in one line, without TensorFlow's stack and nodes."""
     lines = (_NODE.sub("", line.strip()) for line in str(error).splitlines())
     own = [line for line in lines if line and not line.startswith(_WRAPPING)]

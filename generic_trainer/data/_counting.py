@@ -19,9 +19,9 @@ from generic_trainer._core.records import (
     READ_ERRORS,
     RecordFile,
     match_files,
-    reason,
     record_dataset,
 )
+from generic_trainer._core.texts import reason_of
 from generic_trainer.data._graph import as_it_stands, eagerly, traced
 from generic_trainer.errors import DataError
 
@@ -115,7 +115,7 @@ def _count(file: RecordFile) -> int:
     except READ_ERRORS as error:
         raise DataError(
             f"{file.path}: cannot be read while counting its records. Expected a TFRecord file, "
-            f"found: {reason(error)}. Write the file again, or take it out of the split.",
+            f"found: {reason_of(error)}. Write the file again, or take it out of the split.",
             path=file.path,
         ) from error
     check_whole([file], [int(num_bytes)])

@@ -10,7 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core.records import READ_ERRORS, RecordFile, reason, record_dataset
+from generic_trainer._core.records import READ_ERRORS, RecordFile, record_dataset
+from generic_trainer._core.texts import reason_of
 from generic_trainer.data._graph import eagerly
 from generic_trainer.data._parser import Parser
 from generic_trainer.errors import DataError
@@ -114,8 +115,8 @@ def _error_of(file: RecordFile, parser: Parser) -> DataError | None:
 def _unreadable(file: RecordFile, error: BaseException) -> dict[str | None, str]:
     kind = f"{file.compression} " if file.compression else ""
     return {
-        None: f"cannot be read. Expected a {kind}TFRecord file, found: {reason(error)}. Write the "
-        "file again, or take it out of the split"
+        None: f"cannot be read. Expected a {kind}TFRecord file, found: {reason_of(error)}. "
+        "Write the file again, or take it out of the split"
     }
 
 
@@ -132,7 +133,7 @@ def _problems_of(parser: Parser, record: bytes, error: BaseException) -> dict[st
         name = parser.column(key)
         if problem := _problem_with(feature, values.get(name)):
             problems[name] = f"feature {name!r}: {problem}"
-    return problems or {None: reason(error)}
+    return problems or {None: reason_of(error)}
 
 
 def _problem_with(feature: Any, value: tf.train.Feature | None) -> str | None:

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from generic_trainer._core.cluster import is_one_of_several
 from generic_trainer._core.progress import note
-from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files, reason
+from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files
+from generic_trainer._core.texts import reason_of
 from generic_trainer.data._budget import PATH_VARIABLE, ReaderBudget, ReadPath, checked_path
 from generic_trainer.data._cache import columns_key, keep_columns, open_columns
 from generic_trainer.data._cache_folder import CacheFolder
@@ -237,7 +238,8 @@ def _explained(files: Sequence[RecordFile], parser: Parser, read: Callable[[], T
         return eagerly(read)
     except READ_ERRORS as error:
         raise diagnose(files, parser) or DataError(
-            f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: {reason(error)}"
+            f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: "
+            f"{reason_of(error)}"
         ) from error
 
 

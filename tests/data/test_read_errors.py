@@ -39,7 +39,8 @@ def test_a_corrupt_record(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 0xFF
     file.write_bytes(bytes(content))
     expected = (
-        r"data-00001, record 1\d\d\d .*: cannot be read. Expected a TFRecord file, found: corr"
+        r"data-00001, record 1\d\d\d .*: cannot be read. Expected a TFRecord file, found: "
+        "DataLossError: corr"
     )
     with pytest.raises(DataError, match=expected):
         read(pattern)
