@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import os
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,6 +33,7 @@ from generic_trainer.training.distributed._strategy import (
     copy_from_worker_0,
 )
 
+SEED = 1  # of TensorFlow, if the user sets none
 # The replaced methods of Keras, which act on models of `DataParallelStrategy` alone.
 _replaced = contextlib.ExitStack()
 
@@ -48,11 +48,10 @@ def make_strategy() -> DataParallelStrategy:
     connected: Any = runtime()
     _extend(keras_3_package())
     # Each worker takes its share of the same batches, so shuffles must be equal in all workers.
-    # Otherwise some rows would be used twice and others never. The seed of worker 0 becomes the
-    # global seed, unless the user has set one.
-    (seed, *_) = connected.exchange("at its start", int.from_bytes(os.urandom(4), "big"))
+    # Otherwise some rows would be used twice and others never. They must also be equal in all runs:
+    # the reader's order depends on the global seed too. A user may have set that seed.
     if getattr(internals.TF_EAGER_CONTEXT.get()(), internals.TF_OP_SEEDS.name, None) is None:
-        tf.random.set_seed(seed)
+        tf.random.set_seed(SEED)
     return DataParallelStrategy(connected)
 
 

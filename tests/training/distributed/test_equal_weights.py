@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer._core.keras import keras_3_package
+from generic_trainer.training.distributed._keras import SEED
 from tests.training.distributed import cases
 
 pytestmark = pytest.mark.skipif(keras_3_package() is None, reason="needs Keras 3")
@@ -64,6 +65,10 @@ def assert_as_alone(name: str, results: Results) -> None:
 @pytest.mark.parametrize("name", cases.FEW)
 def test_two_workers_train_as_one(name: str, two: Results) -> None:
     assert_as_alone(name, two)
+
+
+def test_shuffles_are_the_same_in_all_workers_and_runs(two: Results) -> None:
+    assert [result["seeds"] for result in two] == [[SEED, 7]] * 2
 
 
 def test_functions_of_a_loop(two: Results) -> None:

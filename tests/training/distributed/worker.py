@@ -158,6 +158,8 @@ def train(group: str, file: str) -> None:
     evaluate = keras.Model.evaluate
     with checked_on_several_workers():
         results["functions"] = functions()
+        make_strategy()
+        results["seeds"] = list(tf.compat.v1.random.get_seed(7))
         for name, case in cases.GROUPS[group].items():
             with make_strategy().scope():
                 weights, history = case.fit()
