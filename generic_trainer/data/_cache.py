@@ -99,10 +99,7 @@ def open_columns(
         cache.delete(folder)
         return None
     runs = [(file, rows) for file, rows in entry.runs]
-    counts = np.zeros(len(files), np.int64)
-    for file, rows in runs:
-        counts[file] += rows
-    remember_counts(files, counts)
+    remember_counts(files, np.bincount(*np.array(runs).T, len(files)))
     return Columns(layout, store, len(files), runs, entry.expected_bytes)
 
 
@@ -132,7 +129,7 @@ def keep_columns(
         with folder.unfinished() as scratch:
             source = Path(scratch) / "columns"
             source.mkdir()
-            _write(source, files, columns)
+            _write(source, columns)
             if columns_key(files, parser) != key:
                 _logger.info("The columns are not cached: files have changed meanwhile")
                 return
@@ -144,13 +141,11 @@ def keep_columns(
         _logger.info("The columns are not cached: %s", error)
 
 
-def _write(folder: Path, files: Sequence[RecordFile], columns: Columns) -> None:
+def _write(folder: Path, columns: Columns) -> None:
     names = [f"{number}.array" for number in range(len(columns.layout.arrays))]
     columns.store.copy_to([str(folder / name) for name in names])
     (folder / _VOCABULARY).write_bytes(pickle.dumps(columns.store.vocabulary.strings()))
     entry = Entry(
-        files=[file.path for file in files],
-        num_rows=columns.num_rows,
         num_bytes=columns.store.num_bytes,
         expected_bytes=columns.expected_bytes,
         separator=columns.layout.separator.hex(),

@@ -1,4 +1,4 @@
-"""The folder of the column cache, its entries, and their eviction; works without TensorFlow."""
+"""The folder of the column cache, its entries, and their eviction."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ class Entry:
     """The description of the columns of one set of files.
 
     Attributes:
-        files: paths of the files.
-        num_rows: number of examples.
         num_bytes: size of the columns.
         expected_bytes, runs: see `_loading.Columns`.
         separator, coded: see `_layout.make_layout`; the separator in hex.
@@ -39,8 +37,6 @@ class Entry:
             in their order, then the vocabulary.
     """
 
-    files: Sequence[str]
-    num_rows: int
     num_bytes: int
     expected_bytes: int
     separator: str
@@ -52,15 +48,6 @@ class Entry:
         """Writes the description into the folder of the columns, after a checksum of it."""
         text = json.dumps(dataclasses.asdict(self))
         (folder / _FACTS).write_text(f"{_checksum(text)}\n{text}", encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path) -> Entry | None:
-        """Returns the description in a folder, or None if it is unreadable or damaged."""
-        try:
-            checksum, _, text = (folder / _FACTS).read_text(encoding="utf-8").partition("\n")
-            return cls(**json.loads(text)) if checksum == _checksum(text) else None
-        except (OSError, ValueError, TypeError):
-            return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,24 +95,24 @@ class CacheFolder:
     def entries(self) -> list[EntryInfo]:
         """Returns all entries, the last used one first."""
         found = []
-        with contextlib.suppress(OSError), os.scandir(self.path) as listed:
-            for each in listed:
-                with contextlib.suppress(OSError):
-                    if os.path.isfile(os.path.join(each.path, _FACTS)):
-                        size, used_s = _size(each.path), each.stat().st_mtime
-                        found.append(EntryInfo(Path(each.path), size, used_s))
+        for facts in self.path.glob(f"*/{_FACTS}"):
+            with contextlib.suppress(OSError):
+                folder = facts.parent
+                found.append(EntryInfo(folder, _size(folder), folder.stat().st_mtime))
         return sorted(found, key=lambda each: each.used_s, reverse=True)
 
     def find(self, key: str) -> Entry | None:
         """Returns the description of the columns with a key, and marks the columns as used.
 
-        Returns None if there are no columns, or if they belong to another user, who is not trusted.
+        Returns None if there are no columns, if their description is damaged, or if they belong to
+        another user, who is not trusted.
         """
         folder = self.path / key
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError, TypeError):
             if folder.lstat().st_uid == os.geteuid():
                 os.utime(folder)
-                return Entry.read(folder)
+                checksum, _, text = (folder / _FACTS).read_text(encoding="utf-8").partition("\n")
+                return Entry(**json.loads(text)) if checksum == _checksum(text) else None
         return None
 
     def make_room(self, num_bytes: int) -> bool:
@@ -145,11 +132,11 @@ class CacheFolder:
         limit = min(self.limit_bytes, taken + free // _SHARE_OF_FREE_DISK)
         if num_bytes > limit:
             return False
-        while entries and taken + num_bytes > limit:
+        while taken + num_bytes > limit:
             oldest = entries.pop()
             self.delete(oldest.folder)
             taken -= oldest.num_bytes
-        return taken + num_bytes <= limit
+        return True
 
     def unfinished(self) -> ScratchFolder:
         """Returns a folder for an entry that is being written or deleted.
@@ -172,7 +159,6 @@ def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _size(folder: str) -> int:
-    with os.scandir(folder) as listed:
-        sizes = [each.stat().st_size for each in listed]
+def _size(folder: Path) -> int:
+    sizes = [each.stat().st_size for each in folder.iterdir()]
     return sum(-(-size // _PAGE_BYTES) * _PAGE_BYTES for size in sizes)

@@ -9,7 +9,6 @@ word: gathering words is many times faster than bytes.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -200,15 +199,6 @@ def splits_of(lengths: tf.Tensor) -> tf.Tensor:
     axis = tf.constant(0)
     ends = tf.raw_ops.Cumsum(x=lengths, axis=axis)
     return tf.raw_ops.ConcatV2(values=[tf.constant([0], tf.int64), ends], axis=axis)
-
-
-def lengths_of(splits: tf.Tensor) -> tf.Tensor:
-    """Returns the lengths of rows that start, and end, at these splits."""
-    first, last = tf.constant([1]), tf.constant([-1])
-    cut = functools.partial(
-        tf.raw_ops.StridedSlice, input=splits, begin=first, end=last, strides=first
-    )
-    return cut(end_mask=1) - cut(begin_mask=1)
 
 
 def ranges(starts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:

@@ -203,7 +203,7 @@ class _Reader:
         explained = functools.partial(_explained, files, parser)
         key = explained(lambda: columns_key(files, parser)) if folder else ""
         if folder and (found := folder.find(key)):
-            plan = self._plan(Estimate(found.num_rows, 0, found.expected_bytes), options)
+            plan = self._plan(Estimate(0, 0, found.expected_bytes), options)
             fits = found.num_bytes <= plan.budget.memory_bytes
             if plan.path == "memory" and not (fits or plan.may_spill):
                 raise NoRoom(plan.reason)

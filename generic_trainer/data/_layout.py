@@ -119,9 +119,7 @@ def make_layout(parser: Parser, separator: bytes, coded: AbstractSet[str]) -> La
         elif isinstance(feature, tf.io.VarLenFeature):
             lists.setdefault((kind[0], None, kind[1]), []).append(key)
         elif isinstance(feature, tf.io.SparseFeature):
-            size = feature.size
-            shape = tuple(size) if isinstance(size, (list, tuple)) else (size,)
-            nested.append(SparsePart(key, feature.dtype, shape, kind[1]))
+            nested.append(SparsePart(key, feature.dtype, tuple(feature.size), kind[1]))
         elif key in ragged:
             nested.append(RaggedPart(key, ragged[key], kind[1]))
         else:

@@ -33,7 +33,6 @@ from generic_trainer.data._columns import (
     Rows,
     Varying,
     gather,
-    lengths_of,
     ranges,
     splits_of,
 )
@@ -145,7 +144,8 @@ class SparsePart:
     def pack(self, parsed: Mapping[str, Any]) -> tuple[Any, ...]:
         sparse = parsed[self.key]
         # The parser has merged the rows into one tensor, sorted by row: count the values of each.
-        lengths = lengths_of(row_splits(sparse.indices[:, 0], sparse.dense_shape[0]))
+        rows = tf.range(sparse.dense_shape[0] + 1)
+        lengths = lengths_of(tf.searchsorted(sparse.indices[:, 0], rows, out_type=tf.int64))
         indices = tf.reshape(sparse.indices[:, 1:], [-1])
         return (
             tf.cast(tf.expand_dims(lengths, 1), _LENGTH),
@@ -234,17 +234,9 @@ class RaggedPart:
         return math.prod(self._value_shape)
 
 
-def row_splits(rows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Returns the splits of `number` rows, from the row of each value, ascending.
-
-    `LowerBound` is a binary search: row r starts at the first value whose row is r or larger.
-    """
-    starts = tf.raw_ops.LowerBound(
-        sorted_inputs=tf.expand_dims(rows, 0),
-        values=tf.expand_dims(tf.range(number + 1), 0),
-        out_type=tf.int64,
-    )
-    return tf.reshape(starts, [-1])
+def lengths_of(splits: tf.Tensor) -> tf.Tensor:
+    """Returns the lengths of rows that start, and end, at these splits."""
+    return splits[1:] - splits[:-1]
 
 
 def _sparse_indices(lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:

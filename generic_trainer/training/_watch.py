@@ -55,8 +55,7 @@ def watched(run_dir: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         watch = _Watch(stack.enter_context(recording(run_dir, "chief")))
         stack.enter_context(hooked_fits(functools.partial(_watched_fit, watch)))
-        with contextlib.suppress(ConfigurationError):  # this TensorFlow has no such iterators
-            stack.enter_context(_watched_iterators(watch))
+        stack.enter_context(_watched_iterators(watch))
         stack.enter_context(watch.sampled())
         yield
 

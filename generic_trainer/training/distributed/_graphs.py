@@ -106,10 +106,9 @@ def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operat
         optimizer = _tf1.train.Optimizer
         stack.enter_context(internals.replaced_method(optimizer, "compute_gradients", compute))
         stack.enter_context(internals.replaced_method(optimizer, "apply_gradients", apply))
-        with contextlib.suppress(ConfigurationError):  # tf_keras is not installed
-            legacy = internals.KERAS_2_API.get().optimizers.legacy.Optimizer
-            name = internals.KERAS_2_AGGREGATE.name
-            stack.enter_context(internals.replaced_method(legacy, name, aggregate))
+        legacy = internals.KERAS_2_API.get().optimizers.legacy.Optimizer
+        name = internals.KERAS_2_AGGREGATE.name
+        stack.enter_context(internals.replaced_method(legacy, name, aggregate))
         yield completed
 
 

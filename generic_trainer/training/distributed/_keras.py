@@ -199,13 +199,8 @@ def _apply(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundAr
     if strategy.rows is None:  # a custom loop divides its loss by the global batch size
         bound.arguments["grads"] = all_reduce(gradients)
     else:  # the step of a model has a mean loss
-        changes = [variable - before for variable, before in strategy.statistics]
-        means = average_gradients([*gradients, *changes], rows=strategy.rows)
+        bound.arguments["grads"] = average_gradients(gradients, rows=strategy.rows)
         strategy.has_averaged = True
-        bound.arguments["grads"] = means[: len(gradients)]
-        changes = means[len(gradients) :]
-        for (variable, before), change in zip(strategy.statistics, changes, strict=True):
-            variable.assign(before + change)
     with strategy.setting(gradients_are_averaged=True):
         return original(bound)
 

@@ -50,9 +50,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
         variables: references to variables that do not have the values of worker 0 yet.
         rows: the number of rows over which the loss in `run` is a mean, which is the weight of this
             worker; None if the workers' losses are to be summed.
-        statistics: the variables that a step changes without gradients, such as those of
-            BatchNormalization, and their values before the step that is being run or traced.
-        has_averaged: whether that step has averaged gradients, as a step of training does.
+        has_averaged: whether the step that is being run or traced has averaged gradients, as a step
+            of training does.
         is_whole: whether each worker computes on whole batches instead of its share of them.
     """
 
@@ -61,7 +60,6 @@ class DataParallelStrategy(tf.distribute.Strategy):
         self.connected = connected
         self.gradients_are_averaged = False
         self.rows: Any = None
-        self.statistics: Sequence[tuple[tf.Variable, tf.Tensor]] = ()
         self.has_averaged = False
         self.variables: list[Callable[[], Any]] = []
         self.element_spec: Any = None
@@ -82,25 +80,18 @@ class DataParallelStrategy(tf.distribute.Strategy):
             return super().run(fn, args, kwargs, options)
         rows = number_of_rows(args)
         args = at_least_a_row(args, rows)
-        others = [each.value for each in model.non_trainable_weights]
-        statistics = [
-            (variable, variable.read_value())
-            for variable in others
-            # Not those that were frozen later, which do not change.
-            if variable.dtype.is_floating and not variable.trainable
-        ]
         metrics = [each.value for each in model.metrics_variables]
         before = [variable.read_value() for variable in metrics]
-        plain = [(variable, variable.read_value()) for variable in _unknown_to_keras(model)]
+        statistics = [(variable, variable.read_value()) for variable in _statistics(model)]
         # Keras's own `jit_compile` would include the sums over workers; see `uncompiled`.
         compiled = tf.xla.experimental.jit_scope if model.jit_compile else contextlib.nullcontext
-        with self.setting(rows=rows, statistics=statistics, has_averaged=False):
+        with self.setting(rows=rows, has_averaged=False):
             with compiled():
                 result = super().run(fn, args, kwargs, options)
-            if plain and self.has_averaged:
-                changes = [variable - value for variable, value in plain]
+            if statistics and self.has_averaged:
+                changes = [variable - value for variable, value in statistics]
                 means = average_gradients(changes, rows=rows)
-                for (variable, value), change in zip(plain, means, strict=True):
+                for (variable, value), change in zip(statistics, means, strict=True):
                     variable.assign(value + change)
         for variable, value in zip(metrics, before, strict=True):
             variable.assign(tf.where(tf.equal(rows, 0), value, variable))
@@ -149,19 +140,22 @@ class _Replica(tf.distribute.ReplicaContext):  # type: ignore[misc]
         return _all_reduce_of_rows(reduce_op, value, tf.cast(self.strategy.rows, tf.float32))
 
 
-def _unknown_to_keras(model: Any) -> list[tf.Variable]:
-    """Returns each `tf.Variable` of the model's own, which its `train_step` may set.
+def _statistics(model: Any) -> list[tf.Variable]:
+    """Returns the variables that a step may change without gradients.
 
-    At the end of a step they get the mean of the workers' changes, so that all workers, and one
-    that resumes, have the same values.
+    They are those of BatchNormalization, for example, and each `tf.Variable` of the model's own,
+    which its `train_step` may set. At the end of a step they get the mean of the workers' changes,
+    so that all workers, and one that resumes, have the same values.
     """
     keras: Any = keras_3_package()
     parts = [part for _, part in walk(model, deferred={})]
-    of_keras = {id(part.value) for part in parts if isinstance(part, keras.Variable)}
+    values = [part.value for part in parts if isinstance(part, keras.Variable)]
+    # Also those that were frozen later, which do not change.
+    weights = {id(value) for value in values if value.trainable}
     return [
         part
         for part in parts
-        if isinstance(part, tf.Variable) and part.dtype.is_floating and id(part) not in of_keras
+        if isinstance(part, tf.Variable) and part.dtype.is_floating and id(part) not in weights
     ]
 
 
@@ -177,17 +171,14 @@ def _all_reduce_of_rows(reduce_op: Any, value: Any, rows: tf.Tensor) -> Any:
     """
     is_mean = reduce_op in (_MEAN, "MEAN", "mean")
 
-    def own(values: Sequence[tf.Tensor], weight: Any) -> list[tf.Tensor]:
-        # Selected, because without rows the values may be NaN.
-        return [
-            tf.where(rows > 0, each * tf.cast(weight, each.dtype), tf.zeros_like(each))
-            for each in values
-        ]
+    def weighted(values: Sequence[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
+        # Without rows the values may be NaN.
+        return [tf.math.multiply_no_nan(each, tf.cast(weight, each.dtype)) for each in values]
 
     @tf.custom_gradient
     def reduced(*values: tf.Tensor) -> Any:
         has_rows = tf.cast(rows > 0, tf.float32)
-        *sums, count = all_reduce([*own(values, 1), has_rows])
+        *sums, count = all_reduce([*weighted(values, has_rows), has_rows])
         if is_mean:
             sums = [each / tf.cast(count, each.dtype) for each in sums]
         else:
@@ -195,7 +186,9 @@ def _all_reduce_of_rows(reduce_op: Any, value: Any, rows: tf.Tensor) -> Any:
 
         def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
             scale = has_rows / tf.maximum(rows, 1.0) / count
-            return [each * tf.cast(scale, each.dtype) for each in all_reduce(own(upstream, rows))]
+            return [
+                each * tf.cast(scale, each.dtype) for each in all_reduce(weighted(upstream, rows))
+            ]
 
         return sums, gradient
 

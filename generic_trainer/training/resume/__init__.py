@@ -24,7 +24,7 @@ __getattr__, __dir__ = lazy_names(
         "_replicas": "OwnOfReplicas",
         "_state": "ModelState",
         "_unsaved": "stateful_draws_of_graph",
-        "_variables": "variables_of",
+        "_variables": "WEIGHTS variables_of",
         "generic_trainer.training._plain": "read_state write_state",
     },
 )

@@ -120,7 +120,6 @@ class Resume(_OfEitherKeras):
         self._goal: _Position | None = None  # at which a replay ends
         self._iterator: Any = None  # of the current epoch
         self._epoch = 0  # as Keras counts
-        self._first_batch = 0  # of the current step
         self._finds_variables = False
 
     def __reduce__(self) -> Any:
@@ -175,11 +174,9 @@ class Resume(_OfEitherKeras):
             if goal.done and position.lengths == goal.lengths:
                 self._end_replay(goal)
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._first_batch = batch  # of an execution of several steps
-
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        position, goal, count = self._position, self._goal, batch - self._first_batch + 1
+        position, goal = self._position, self._goal
+        count = batch + 1 - position.batches  # more than one in an execution of several steps
         if self._unsaved is not None:
             self._state.find_variables()
             self._unsaved.log(self._saved_variables())
@@ -287,7 +284,7 @@ class Resume(_OfEitherKeras):
             self._logs = self._function(iterator)
             return self._logs
         lengths = goal.lengths[len(position.lengths) :]
-        if lengths and self._first_batch >= lengths[0]:
+        if lengths and position.batches >= lengths[0]:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
         if self._unsaved is not None:
             with self._closed_by_errors():

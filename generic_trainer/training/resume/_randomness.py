@@ -8,6 +8,7 @@ one more, Keras 2's in layers, which leave theirs out of checkpoints on purpose.
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
-from generic_trainer._core.keras import is_keras_3, keras_3_package
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
 from generic_trainer.training._walk import walk
 
@@ -92,9 +93,8 @@ def set_random_state(model: Any, state: Mapping[str, Any]) -> None:
     # What the other run had is made where it is missing, which draws from Python's generator.
     if state.get(_GLOBAL) is not None:
         tf.random.get_global_generator()
-    keras = keras_3_package() if is_keras_3(model) else None
-    if state.get(_KERAS) is not None and keras is not None:
-        keras.random.uniform(())  # its first draw makes it
+    if state.get(_KERAS) is not None and is_keras_3(model):
+        sys.modules["keras"].random.uniform(())  # its first draw makes it
     for name, generator in _shared(model).items():
         if generator is not None and state.get(name) is not None:
             set_state_of(generator, state[name])

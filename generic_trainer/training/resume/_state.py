@@ -13,6 +13,7 @@ from generic_trainer.training.resume._adapted import adapted_state, set_adapted_
 from generic_trainer.training.resume._randomness import random_state, set_random_state
 from generic_trainer.training.resume._replicas import OwnOfReplicas
 from generic_trainer.training.resume._variables import (
+    WEIGHTS,
     Tensors,
     Variables,
     read_variables,
@@ -55,10 +56,7 @@ class ModelState:
 
     def find_variables(self) -> None:
         """Finds the variables, before the first `take` and whenever some may have been made."""
-        groups = variables_of(self._model, self._others)
-        self.variables = {
-            f"{name}/{path}": part for name, group in groups.items() for path, part in group.items()
-        }
+        self.variables = variables_of(self._model, self._others)
 
     def take(self, tensors: Tensors, **values: Any) -> Writer:
         """Returns a writer of the present state; all workers of a cluster call this.
@@ -89,10 +87,8 @@ class ModelState:
         if not self._model.built and build_config:
             self._model.build_from_config(build_config)
         self.find_variables()
-        weights = {
-            name: part for name, part in self.variables.items() if name.startswith("weights/")
-        }
-        return sorted(self._read_variables(weights)[0])
+        names = filter(lambda name: name.startswith(WEIGHTS), self.variables)
+        return sorted(self._read_variables({name: self.variables[name] for name in names})[0])
 
     def read(self) -> None:
         """Restores the state, when all variables have been made.

@@ -13,38 +13,35 @@ import tensorflow as tf
 
 from generic_trainer.training._walk import walk
 
-# Path of attributes → a variable of TensorFlow, or a lookup table.
+# Path of attributes, after the start of its group → a variable of TensorFlow, or a lookup table.
 Variables: TypeAlias = dict[str, Any]
 # Name in files → value.
 Tensors: TypeAlias = dict[str, tf.Tensor]
 
 _TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
 _KINDS = (tf.Variable, *_TABLES)
+WEIGHTS = "weights/"
 _ENDS = ("keys", "values")  # of the names of a table's tensors
 
 
-def variables_of(model: Any, callbacks: Iterable[Any] = ()) -> dict[str, Variables]:
-    """Returns all variables and lookup tables that the training of a model changes, in two groups.
+def variables_of(model: Any, callbacks: Iterable[Any] = ()) -> Variables:
+    """Returns all variables and lookup tables that the training of a model changes.
 
-    `weights` are those that the model is made of, `training` those of optimizers, metrics and
-    callbacks.
+    The names of those that the model is made of begin with `WEIGHTS`; the others are variables of
+    optimizers, metrics and callbacks.
     """
     deferred: dict[str, Any] = {}
     seen: dict[int, Any] = {}
-    groups = {"weights": dict(walk(model, seen, deferred))}
+    parts = [(WEIGHTS + path[1:], part) for path, part in walk(model, seen, deferred)]
     roots = {
         ".optimizer": getattr(model, "optimizer", None),
         ".metrics": list(getattr(model, "metrics", ())),
         **deferred,
         ".callbacks": list(callbacks),
     }
-    groups["training"] = {
-        name + path: part for name, root in roots.items() for path, part in walk(root, seen)
-    }
-    return {
-        name: {path[1:]: part for path, part in found.items() if isinstance(part, _KINDS)}
-        for name, found in groups.items()
-    }
+    for name, root in roots.items():
+        parts += [(f"training/{name[1:]}{path}", part) for path, part in walk(root, seen)]
+    return {name: part for name, part in parts if isinstance(part, _KINDS)}
 
 
 def taken(variables: Mapping[str, Any]) -> Tensors:

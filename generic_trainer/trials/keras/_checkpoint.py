@@ -27,6 +27,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
 from generic_trainer.training.resume import (
+    WEIGHTS,
     OwnOfReplicas,
     adapted_state,
     random_state,
@@ -113,8 +114,9 @@ def _tracked(model: Any) -> tf.train.Checkpoint:
         return tf.train.Checkpoint(root=model)
     weights = [variable.value for variable in model.variables]
     listed = {id(each) for each in weights}
-    others = variables_of(model)["weights"].values()  # of TensorFlow, which Keras 3 does not list
-    own = [each for each in others if id(each) not in listed]
+    # Those of TensorFlow, which Keras 3 does not list.
+    others = ((name, each) for name, each in variables_of(model).items() if id(each) not in listed)
+    own = [each for name, each in others if name.startswith(WEIGHTS)]
     return tf.train.Checkpoint(weights=weights, own=own)
 
 
