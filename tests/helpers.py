@@ -24,7 +24,7 @@ SCHEMA = """
     feature { name: "y" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
 """
 
-# Exports y = 2 x, in the shortest way that is still a model for every consumer.
+# Exports y = 2 x, or weight x, in the shortest way that is still a model for every consumer.
 EXPORT = """
 import tensorflow as tf
 
@@ -37,8 +37,9 @@ class Doubler(tf.Module):
         features = tf.io.parse_example(examples, {"x": tf.io.FixedLenFeature([1], tf.float32)})
         return {"outputs": features["x"] * self.weight}
 
-def export(directory):
+def export(directory, weight=2.0):
     model = Doubler()
+    model.weight.assign(weight)
     tf.saved_model.save(model, directory, signatures={"serving_default": model.serve})
 """
 
@@ -49,6 +50,15 @@ def write_module(directory: Path, source: str, name: str = "trainer.py") -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(EXPORT + textwrap.dedent(source), encoding="utf-8")
     return str(path)
+
+
+def run_fn(body: str) -> str:
+    """Returns the source of a module whose `run_fn` does this, and then exports a model."""
+    lines = textwrap.indent(textwrap.dedent(body).strip(), "    ")
+    return (
+        "import logging, os, random, signal, subprocess, sys, threading, time\n\n"
+        f"def run_fn(fn_args):\n{lines}\n    export(fn_args.serving_model_dir)\n"
+    )
 
 
 def install(site: Path, module: str, source: str, group: str, entry_point: str) -> None:

@@ -7,21 +7,12 @@ import pickle
 import pytest
 
 from generic_trainer import errors
-from generic_trainer.errors import (
-    ConfigurationError,
-    DataError,
-    GenericTrainerError,
-    ModelValidationError,
-    TrainingError,
-    WorkerLostError,
-    raise_problems,
-)
 from generic_trainer.validation import Result, ValidationReport
 
 ALL = [
     kind
     for kind in map(errors.__dict__.__getitem__, errors.__all__)
-    if isinstance(kind, type) and issubclass(kind, GenericTrainerError)
+    if isinstance(kind, type) and issubclass(kind, errors.GenericTrainerError)
 ]
 
 
@@ -29,7 +20,7 @@ def test_a_notebook_shows_the_message_alone(capsys: pytest.CaptureFixture[str]) 
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell()
-    shell.user_ns["kind"] = TrainingError
+    shell.user_ns["kind"] = errors.TrainingError
     assert not shell.run_cell("def f():\n    raise kind('run_fn failed')\nf()").success
     shown = capsys.readouterr().out
     assert shown.strip() == "TrainingError: run_fn failed"
@@ -37,7 +28,7 @@ def test_a_notebook_shows_the_message_alone(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_error_is_the_same_after_the_way_to_another_process(
-    kind: type[GenericTrainerError],
+    kind: type[errors.GenericTrainerError],
 ) -> None:
     error = kind("no such thing")
     assert error.details == {} and not any(getattr(error, name) for name in kind.fields)
@@ -49,26 +40,26 @@ def test_error_is_the_same_after_the_way_to_another_process(
 
 
 def test_a_subclass_has_the_fields_of_its_base() -> None:
-    error = WorkerLostError("gone", worker="worker 1", signal="SIGKILL", exit_code=-9)
-    assert isinstance(error, TrainingError)
+    error = errors.WorkerLostError("gone", worker="worker 1", signal="SIGKILL", exit_code=-9)
+    assert isinstance(error, errors.TrainingError)
     assert (error.worker, error.signal, error.exit_code) == ("worker 1", "SIGKILL", -9)
 
 
 def test_report_of_a_failed_model_is_at_hand() -> None:
     report = ValidationReport("model", (Result("loads", "fail", "it does not", "mend it"),))
-    error = pickle.loads(pickle.dumps(ModelValidationError("failed", report=report)))
+    error = pickle.loads(pickle.dumps(errors.ModelValidationError("failed", report=report)))
     assert [failure.name for failure in error.report.failures] == ["loads"]
 
 
 def test_a_field_that_the_class_has_not_is_refused() -> None:
     with pytest.raises(TypeError, match="DataError has no field 'worker'"):
-        DataError("broken", worker="chief")
+        errors.DataError("broken", worker="chief")
 
 
 def test_problems_are_listed_and_kept_one_by_one() -> None:
-    with pytest.raises(ConfigurationError, match="Distribution: 2 problems") as caught:
-        raise_problems(
-            ConfigurationError, "Distribution", ["no workers", "no memory"], path="a.yaml"
+    with pytest.raises(errors.ConfigurationError, match="Distribution: 2 problems") as caught:
+        errors.raise_problems(
+            errors.ConfigurationError, "Distribution", ["no workers", "no memory"], path="a.yaml"
         )
     assert caught.value.problems == ("no workers", "no memory")
     assert caught.value.path == "a.yaml"

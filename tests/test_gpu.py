@@ -20,10 +20,7 @@ import pytest
 from generic_trainer._core.machine import visible_gpus
 from tests import helpers
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not visible_gpus(), reason="needs a GPU"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not visible_gpus(), reason="needs a GPU")]
 
 MODULE = """
 import os, signal

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from generic_trainer._core.forkserver import ForkServer
 from generic_trainer.errors import ConfigurationError
 from tests.house import ROOT
 from tests.launchers.jobs import is_running
+from tests.processes import wait_until
 
 TARGETS = "tests._core.fork_targets"
 
@@ -38,15 +38,6 @@ def sink(path: Path) -> Iterator[int]:
 
 def start(server: ForkServer, target: str, name: str = "child", **arguments: Any) -> int:
     return server.start(name, f"{TARGETS}:{target}", arguments, stdout=1, stderr=2)
-
-
-def wait_for(is_so: Callable[[], Any], timeout_s: float = 60.0) -> bool:
-    deadline_s = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_arguments_may_be_large_and_streams_are_the_childs_own(
@@ -91,10 +82,10 @@ def test_ends_are_told_as_they_were(
 def test_killed_child_takes_what_it_has_started_with_it(server: ForkServer, tmp_path: Path) -> None:
     path = tmp_path / "pids"
     pid = start(server, "start_child_and_wait", path=str(path))
-    assert wait_for(path.exists)
+    assert wait_until(path.exists)
     server.kill(pid)
     assert server.next_end(60.0) == ("child", -signal.SIGKILL)
-    assert wait_for(lambda: not any(map(is_running, pids(path))))
+    assert wait_until(lambda: not any(map(is_running, pids(path))))
 
 
 def test_child_can_be_killed_as_soon_as_it_is_there(server: ForkServer, tmp_path: Path) -> None:
@@ -110,10 +101,10 @@ def test_nothing_is_left_when_the_server_closes(tmp_path: Path) -> None:
     paths = [tmp_path / str(number) for number in range(2)]
     for path in paths:
         start(server, "start_child_and_wait", path.name, path=str(path))
-    assert wait_for(lambda: all(path.exists() for path in paths))
+    assert wait_until(lambda: all(path.exists() for path in paths))
     server.close()
     assert not server.is_alive
-    assert wait_for(lambda: not any(is_running(pid) for path in paths for pid in pids(path)))
+    assert wait_until(lambda: not any(is_running(pid) for path in paths for pid in pids(path)))
     with pytest.raises(ConnectionError):
         start(server, "end", code=0)
 
@@ -130,10 +121,10 @@ server.start(
 time.sleep(600)
 """
     client = subprocess.Popen([sys.executable, "-c", source], cwd=ROOT)
-    assert wait_for((tmp_path / "pids").exists)
+    assert wait_until((tmp_path / "pids").exists)
     client.kill()
     client.wait()
-    assert wait_for(lambda: not any(map(is_running, pids(tmp_path / "pids"))))
+    assert wait_until(lambda: not any(map(is_running, pids(tmp_path / "pids"))))
 
 
 @pytest.mark.parametrize("end", ["returns", "is killed", "with the server"])
@@ -142,7 +133,7 @@ def test_sessions_that_a_child_has_opened_end_with_the_last_child(
 ) -> None:
     path = tmp_path / "pids"
     pid = start(server, "leave_daemons", path=str(path), waits=end != "returns")
-    assert wait_for(lambda: path.exists() and len(pids(path)) == 2)
+    assert wait_until(lambda: path.exists() and len(pids(path)) == 2)
     if end == "is killed":
         server.kill(pid)
     if end == "with the server":
@@ -176,7 +167,7 @@ def test_killed_server_is_gone_and_told_so(server: ForkServer) -> None:
         while True:
             server.next_end(60.0)
     assert not server.is_alive
-    assert wait_for(lambda: not is_running(pid))
+    assert wait_until(lambda: not is_running(pid))
 
 
 def pids(path: Path) -> list[int]:

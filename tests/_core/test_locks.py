@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from generic_trainer._core import locks
 from generic_trainer._core.locks import held, lock_directory, locks_held
 from generic_trainer.errors import ConfigurationError
+from tests.processes import locked_elsewhere
 
 
 class Clock:
@@ -64,15 +63,6 @@ def test_waiting_for_the_lock_ends_in_time(tmp_path: Path, clock: Clock) -> None
     lock_directory(str(tmp_path)).close()
 
 
-HOLD = """
-import fcntl, sys
-with open(sys.argv[1], "w") as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
 def test_a_tree_is_free_unless_another_process_has_a_lock_in_it(tmp_path: Path) -> None:
     (tmp_path / "fit").mkdir()
     lock_directory(str(tmp_path / "fit")).close()
@@ -82,12 +72,9 @@ def test_a_tree_is_free_unless_another_process_has_a_lock_in_it(tmp_path: Path) 
         with pytest.raises(ConfigurationError, match="Another run writes into"):
             lock_directory(str(tmp_path / "fit"))
     own.close()
-    command = [sys.executable, "-I", "-c", HOLD, str(tmp_path / "fit" / ".lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None and other.stdout.readline() == b"held\n"
-        with locks_held(str(tmp_path)) as alone:
-            assert not alone
-        other.communicate()
+    lock = tmp_path / "fit" / ".lock"
+    with locked_elsewhere(lock), locks_held(str(tmp_path)) as alone:
+        assert not alone
     with locks_held(str(tmp_path)) as alone:
         assert alone
 

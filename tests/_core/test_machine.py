@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from generic_trainer._core import machine
+from tests.house import run_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -19,10 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def run(script: str) -> str:
     """Runs a script in a process of its own, with the module `machine` imported."""
     source = "from generic_trainer._core import machine\n" + textwrap.dedent(script)
-    done = subprocess.run(
-        [sys.executable, "-c", source], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
+    return run_python("-c", source).stdout.strip()
 
 
 def test_a_limit_of_the_address_space_counts() -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
@@ -17,6 +16,7 @@ import pytest
 from generic_trainer._core.output import kept_output
 from generic_trainer._core.output_copier import Stream
 from tests.house import ROOT
+from tests.processes import wait_until
 
 START = """
 import ctypes, os, signal, subprocess, sys, time
@@ -107,10 +107,8 @@ def test_last_words_before_a_crash_are_kept_and_shown(tmp_path: Path, end: str) 
     assert done.returncode < 0
     assert done.stdout == kept
     assert kept.startswith("last words")
-    deadline = time.monotonic() + 20
-    while psutil.pid_exists(int(kept.split()[-1])):  # it has closed standard output, and ends
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    copier = int(kept.split()[-1])  # it has closed standard output, and ends
+    assert wait_until(lambda: not psutil.pid_exists(copier))
 
 
 def test_daemon_of_a_killed_process_keeps_no_process_of_ours(tmp_path: Path) -> None:

@@ -28,7 +28,9 @@ from generic_trainer._core.scratch import (
     unnamed_file,
 )
 from generic_trainer.errors import ConfigurationError
+from tests._core import test_forkserver
 from tests.house import ROOT
+from tests.processes import wait_until
 
 OWNER = """
 import os, signal, sys, time
@@ -206,15 +208,8 @@ def test_fork_server_its_children_and_other_programs_hold_no_lock() -> None:
         server = ForkServer(["json"])
         try:
             note = Path(path, "pids")
-            server.start(
-                "child",
-                "tests._core.fork_targets:start_child_and_wait",
-                {"path": str(note)},
-                stdout=1,
-                stderr=2,
-            )
-            while not note.exists():
-                pass
+            test_forkserver.start(server, "start_child_and_wait", path=str(note))
+            assert wait_until(note.exists)
             child, program = map(int, note.read_text().split())
             parent = psutil.Process(child).ppid()
             lock = path + ".lock"

@@ -11,7 +11,6 @@ import os
 import pickle
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 
 from generic_trainer._core.values import digest, from_json, to_json, unpickled_data
-from tests.house import ROOT
+from tests.house import run_python
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,16 +90,7 @@ class Plain:
 
 print(*(digest(value) for value in {VALUES}))
 """
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", source],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
+    digests = {run_python("-c", source, PYTHONHASHSEED=seed).stdout for seed in ("1", "2", "3")}
     assert len(digests) == 1
     assert len(set(digests.pop().split())) == 4
 

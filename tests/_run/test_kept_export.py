@@ -23,6 +23,7 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import Job, TrainingRequest
 from generic_trainer.user_code import UserCode
 from tests._run.test_run_key import request_in
+from tests.processes import tf_config
 
 LOCAL = "Trainer/model_run/{}"
 KUBEFLOW = "run-{}/Trainer_-{}/model_run"
@@ -104,8 +105,7 @@ def test_what_cannot_be_relied_on_is_not_published(
 
 def test_workers_of_a_cluster_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed(tmp_path)
-    config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    monkeypatch.setenv("TF_CONFIG", tf_config(worker=2))
     assert find_kept_export(run_of(tmp_path, 2)) is None
 
 

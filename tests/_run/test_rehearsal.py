@@ -29,13 +29,7 @@ def export_fn(fn_args):
     tf.saved_model.save(Doubler(), fn_args.serving_model_dir, signatures={})
 """
 # What training would make finite.
-NAN = """
-def export_fn(fn_args):
-    model = Doubler()
-    model.weight.assign(float("nan"))
-    signatures = {"serving_default": model.serve}
-    tf.saved_model.save(model, fn_args.serving_model_dir, signatures=signatures)
-"""
+NAN = "def export_fn(fn_args): export(fn_args.serving_model_dir, weight=float('nan'))"
 NEEDS_WEIGHTS = "def export_fn(fn_args): open(fn_args.checkpoint_dir + '/weights')"
 RUN_FN = "def run_fn(fn_args): raise AssertionError"
 OF_ITS_OWN = "def export_fn(model, directory): export(directory)"
@@ -102,10 +96,7 @@ def test_what_calls_the_model_counts_where_it_can_be_called(
     assert [each.name for each in not_cured_by_training(report).failures] == ["session"] * counts
 
 
-def of_outputs(tensor: str) -> ServingContract:
-    return ServingContract(signatures=(SignatureSpec("serving_default", {}, {"outputs": tensor}),))
-
-
 @pytest.mark.slow
 def test_the_number_of_classes_may_come_from_training(tmp_path: Path, checker: Checker) -> None:
-    rehearse(job_of(tmp_path, GOOD), of_outputs("float32[None, 5]"), checker)
+    classes = SignatureSpec("serving_default", {}, {"outputs": "float32[None, 5]"})
+    rehearse(job_of(tmp_path, GOOD), ServingContract(signatures=(classes,)), checker)

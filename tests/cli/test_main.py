@@ -1,15 +1,17 @@
-"""Tests of `generic_trainer.cli.main`, for all commands alike."""
+"""Tests of `generic_trainer.cli.main`, for all commands alike, of `explain`, and of completion."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from generic_trainer import cli
+from tests.house import run_python
 
 CLI = [sys.executable, "-m", "generic_trainer.cli"]
 
@@ -33,3 +35,29 @@ def test_ctrl_c_is_one_sentence(
         "\ngeneric-trainer run: interrupted; start it again, and it resumes from its "
         "checkpoint, if there is one.\n"
     )
+
+
+def test_a_check_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "session"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("session: A graph session scores")
+    assert "Example: `tf.saved_model.save` on a Keras 3 model" in told
+    assert 'severities={"session": "skip"}' in told
+    assert "It runs after loads, devices" in told
+
+
+def test_a_shell_completes_words(tmp_path: Path) -> None:
+    for line, word in (
+        ("generic-trainer explain serve", "serve_tag "),
+        ("generic-trainer validate --eval", "--eval-config "),
+    ):
+        assert completed(line, tmp_path) == {word}
+
+
+def completed(line: str, tmp_path: Path) -> set[str]:
+    # What `register-python-argcomplete` has a shell do after a tab.
+    answer = tmp_path / "answer"
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    asked |= {"_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    run_python("-m", "generic_trainer.cli", **asked)
+    return set(answer.read_text().split("\n"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -81,14 +80,6 @@ def tfx_dataset(
         pattern, schema=schema, telemetry_descriptors=["test"]
     )
     return record.TensorFlowDataset(options)
-
-
-def tf_config(**jobs: int) -> str:
-    """Returns the `TF_CONFIG` of the first worker of a cluster with so many tasks of each job."""
-    hosts = {
-        job: [f"{job}-{index}:2222" for index in range(number)] for job, number in jobs.items()
-    }
-    return json.dumps({"cluster": hosts, "task": {"type": "worker", "index": 0}})
 
 
 def ids(dataset: tf.data.Dataset) -> list[int]:

@@ -16,7 +16,8 @@ from generic_trainer.data._order import Order, Shuffle, choose_order, interleave
 from generic_trainer.data._parser import Parser
 from generic_trainer.data._store import Store
 from generic_trainer.errors import ConfigurationError
-from tests.data.reading import dataset_of, ids, options, schema_of, tf_config
+from tests.data.reading import dataset_of, ids, options, schema_of
+from tests.processes import tf_config
 
 PLENTY, NONE = 10**9, 0
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.distribute.coordinator import values
 
-from tests.data.reading import dataset_of, ids, tf_config
+from tests.data.reading import dataset_of, ids
+from tests.processes import tf_config
 
 PATHS = ("memory", "disk", "stream")
 POLICY = tf.data.experimental.AutoShardPolicy

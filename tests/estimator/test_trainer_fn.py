@@ -94,23 +94,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[types.Ar
     return run(folder / "run", inputs={"schema": [schema]})
 
 
-def test_what_the_exporter_wrote_is_published(trained: dict[str, list[types.Artifact]]) -> None:
+def test_what_the_exporter_wrote_is_published_and_the_rest_stays_in_the_model_run(
+    trained: dict[str, list[types.Artifact]],
+) -> None:
     assert weight_of(trained) == pytest.approx(2.0, abs=0.01)
     model = trained["model"][0]
     assert not Path(model.uri, "Format-TFMA").exists()
     assert model.get_float_custom_property("Format-Serving/eval/loss") < 0.01
-
-
-def test_checkpoints_and_events_stay_in_the_model_run(
-    trained: dict[str, list[types.Artifact]],
-) -> None:
     working_dir = Path(trained["model_run"][0].uri, "Format-Serving")
     assert tf.train.latest_checkpoint(str(working_dir)).endswith("-50")
     assert list(working_dir.glob("events.out.tfevents.*"))
     assert list(working_dir.glob("export/line/*/saved_model.pb"))
-
-
-def test_trainer_fn_gets_the_schema(trained: dict[str, list[types.Artifact]]) -> None:
     log = helpers.kept_log(trained)
     assert "features: ['x', 'y']" in log
     assert "base model: None" in log

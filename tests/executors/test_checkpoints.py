@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 import tensorflow as tf
 
 from generic_trainer.errors import TrainingError
 from tests.executors.conftest import Node
+from tests.processes import locked_elsewhere
 
 FAILS_ONCE = """
 import os
@@ -27,13 +26,10 @@ def test_a_retry_finds_them_and_deletes_them_unless_another_run_is_at_work(node:
         node.run(FAILS_ONCE)
     checkpoints = node.root / "node" / ".checkpoints"
     [directory] = checkpoints.iterdir()
-    command = ["flock", str(directory / ".lock"), "sh", "-c", "echo held; cat"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other_run:
-        assert other_run.stdout is not None and other_run.stdout.readline() == b"held\n"
+    with locked_elsewhere(directory / ".lock"):
         node.run(FAILS_ONCE)
         assert node.published.is_dir()
         assert (directory / "progress").exists()
-        other_run.communicate()
     node.run(FAILS_ONCE)
     assert list(checkpoints.iterdir()) == []
 

@@ -21,10 +21,10 @@ from generic_trainer.errors import ModelValidationError
 from generic_trainer.executors import GenericTrainerExecutor
 from tests import helpers
 from tests.executors.conftest import PLAIN, Node
+from tests.processes import tf_config
 
 # Exports twice, and leaves scalars as trainers of TensorFlow 2 and of TensorFlow 1 do.
-REPORTS = """
-def run_fn(fn_args):
+REPORTS = helpers.run_fn("""
     with tf.summary.create_file_writer(fn_args.model_run_dir + "/train").as_default():
         for step, loss in enumerate([3.0, 2.0, 1.0]):
             tf.summary.scalar("loss", loss, step=step)
@@ -34,9 +34,8 @@ def run_fn(fn_args):
         with tf.compat.v1.summary.FileWriter(fn_args.model_run_dir) as writer:
             value = tf.compat.v1.Summary.Value(tag="steps_per_s", simple_value=8.0)
             writer.add_summary(tf.compat.v1.Summary(value=[value]), 1)
-    export(fn_args.serving_model_dir)
     export(fn_args.eval_model_dir)
-"""
+""")
 
 
 def serving_default(model: Path) -> Any:
@@ -148,7 +147,7 @@ def test_the_only_export_of_an_estimator_is_published(times: tuple[int, ...], no
 def test_publishes_to_a_remote_file_system(node: Node) -> None:
     # A scheme makes a path remote: no `os` function takes it, only TensorFlow's file systems do.
     node.new_outputs(below=f"file://{node.root}/outputs")
-    node.run('def run_fn(fn_args):\n    print("far away")\n    export(fn_args.serving_model_dir)')
+    node.run(helpers.run_fn('print("far away")'))
     assert tf.io.gfile.exists(helpers.published_model(node.outputs) + "/saved_model.pb")
     assert not tf.io.gfile.exists(node.model.uri + "/.staging")
     with tf.io.gfile.GFile(node.outputs["model_run"][0].uri + "/training.log") as log:
@@ -173,22 +172,17 @@ def test_import_path_is_public() -> None:
 def test_output_is_kept_and_shown_at_its_level(
     node: Node, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    source = """
-    import logging
-    import os
+    body = """
     import absl.logging
-
-    def run_fn(fn_args):
-        print("printed")
-        tf.print("printed by a graph")
-        os.system("echo printed by a child process")
-        logging.info("logged as info")
-        absl.logging.info("logged through absl")
-        tf.get_logger().info("logged through tensorflow")
-        logging.warning("logged as warning")
-        export(fn_args.serving_model_dir)
+    print("printed")
+    tf.print("printed by a graph")
+    os.system("echo printed by a child process")
+    logging.info("logged as info")
+    absl.logging.info("logged through absl")
+    tf.get_logger().info("logged through tensorflow")
+    logging.warning("logged as warning")
     """
-    node.run(source)
+    node.run(helpers.run_fn(body))
     shown = capfd.readouterr()
     log = helpers.kept_log(node.outputs)
     printed = ("printed\n", "printed by a child process\n")
@@ -205,27 +199,18 @@ def test_output_is_kept_and_shown_at_its_level(
 
 
 @pytest.mark.parametrize(
-    ("cluster", "task", "publishes"),
+    ("config", "publishes"),
     [
-        ({"chief": ["a:1"], "worker": ["b:1"]}, ("worker", 0), False),
-        ({"worker": ["a:1", "b:1"]}, ("worker", 0), True),
-        ({"worker": ["a:1", "b:1"]}, ("worker", 1), False),
+        (tf_config(chief=1, worker=1), False),
+        (tf_config(worker=2), True),
+        (tf_config(index=1, worker=2), False),
     ],
 )
 def test_only_the_chief_publishes(
-    cluster: Any,
-    task: tuple[str, int],
-    publishes: bool,
-    node: Node,
-    monkeypatch: pytest.MonkeyPatch,
+    config: str, publishes: bool, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    node.run(
-        "def run_fn(fn_args):\n"
-        "    print('exports to', fn_args.serving_model_dir)\n"
-        "    export(fn_args.serving_model_dir)\n"
-    )
+    monkeypatch.setenv("TF_CONFIG", config)
+    node.run(helpers.run_fn("print('exports to', fn_args.serving_model_dir)"))
     assert node.names("model") == (["Format-Serving"] if publishes else [])
     in_artifact = f"exports to {node.model.uri}" in helpers.kept_log(node.outputs)
     assert in_artifact == publishes

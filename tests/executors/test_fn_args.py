@@ -176,6 +176,7 @@ class Lengths(tf_graph_record_decoder.TFGraphRecordDecoder):
         ({}, {"train_args": "{"}, ConfigurationError, "train_args must be JSON of TrainArgs"),
         ({}, {"custom_config": [1]}, ConfigurationError, r"must be a dict, but got \[1\]"),
         ({}, {"module_file": None}, ConfigurationError, "name no user code"),
+        ({}, {"distribution": "{1"}, ConfigurationError, "Distribution: expected a JSON object"),
         (
             {"schema": [artifact_at("Schema", "/nowhere")]},
             {},

@@ -6,13 +6,12 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["exit_code", "expanded", "free_ports", "run_container", "stop_container"]
+__all__ = ["exit_code", "expanded", "run_container", "stop_container"]
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -71,12 +70,3 @@ def stop_container(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns ports that no other program uses."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

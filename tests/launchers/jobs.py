@@ -22,6 +22,13 @@ __all__ = ["Run", "exported", "is_running", "log", "make_job", "runner", "told"]
 
 Run = Callable[..., Job]
 
+EXPORTS = """
+def run_fn(fn_args):
+    print("this is worker 0")
+    export(fn_args.serving_model_dir)
+"""
+WAITS = "import signal; signal.pause()"
+
 _TF_EXAMPLE = 6
 
 # For module files: the examples in batches.

@@ -24,8 +24,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.launchers.containers import exit_code, free_ports, run_container, stop_container
+from tests.launchers.containers import exit_code, run_container, stop_container
 from tests.launchers.kubernetes_schema import problems_of
+from tests.processes import free_ports
 
 __all__ = ["StandIn", "kubernetes_stand_in"]
 
@@ -236,30 +237,24 @@ class StandIn:
         if self.quota:
             return
         if is_tfjob:
-            groups = [
-                (kind.lower(), spec["replicas"], spec["template"])
-                for kind, spec in manifest["spec"]["tfReplicaSpecs"].items()
-            ]
+            specs = manifest["spec"]["tfReplicaSpecs"]
+            counts = {kind.lower(): spec["replicas"] for kind, spec in specs.items()}
+            templates = {kind.lower(): spec["template"] for kind, spec in specs.items()}
         else:
-            runtime = self.runtimes[manifest["spec"]["runtimeRef"]["name"]]
-            groups = [
-                (job["name"], spec["completions"], spec["template"])
-                for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]
-                for spec in [job["template"]["spec"]]
-            ]
-        tasks = [
-            (kind, index, template["spec"]["containers"][0])
-            for kind, count, template in groups
-            for index in range(count)
-        ]
+            runtime = self.runtimes[manifest["spec"]["runtimeRef"]["name"]]["spec"]["template"]
+            jobs = {
+                job["name"]: job["template"]["spec"] for job in runtime["spec"]["replicatedJobs"]
+            }
+            counts = {kind: spec["completions"] for kind, spec in jobs.items()}
+            templates = {kind: spec["template"] for kind, spec in jobs.items()}
+        ports = iter(free_ports(sum(counts.values())))
+        cluster = {
+            kind: [f"127.0.0.1:{next(ports)}" for _ in range(n)] for kind, n in counts.items()
+        }
+        tasks = [(kind, index) for kind, n in counts.items() for index in range(n)]
+        hosts = {f"{name}-{kind}-0-{i}.{name}:2222": cluster[kind][i] for kind, i in tasks}
         self._generation += 1
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(len(tasks))]
-        cluster: dict[str, list[str]] = {}
-        hosts = {}
-        for (kind, index, _), address in zip(tasks, addresses, strict=True):
-            cluster.setdefault(kind, []).append(address)
-            hosts[f"{name}-{kind}-0-{index}.{name}:2222"] = address
-        for kind, index, container in tasks:
+        for kind, index in tasks:
             config = {"cluster": cluster, "task": {"type": kind, "index": index}}
             pod_name, given = f"{name}-{kind}-0-{index}-{self._generation:05d}", {}
             if is_tfjob:
@@ -267,6 +262,7 @@ class StandIn:
                 if len(tasks) > 1:
                     given = {"TF_CONFIG": json.dumps({**config, "environment": "cloud"})}
             log = self._folder / f"{pod_name}.log"
+            (container,) = templates[kind]["spec"]["containers"]
             process = self._run(container, index, hosts, given, log)
             state = (log, process, self.cause, self.evicted)
             self.pods[pod_name] = Pod(pod_name, name, (kind, index), is_tfjob, *state)

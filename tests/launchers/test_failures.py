@@ -8,19 +8,8 @@ import signal
 import pytest
 import tensorflow as tf
 
+from generic_trainer import errors
 from generic_trainer._core.signals import PREEMPTED_EXIT_CODE
-from generic_trainer.errors import (
-    ConfigurationError,
-    DataError,
-    ExportError,
-    ModelValidationError,
-    ModuleFileError,
-    TrainingError,
-    WorkerDiskError,
-    WorkerHangError,
-    WorkerLostError,
-    WorkerMemoryError,
-)
 from generic_trainer.launchers import Failure, exit_code
 from generic_trainer.launchers._failures import classify, failure_of_exit_code, lost_its_peers
 
@@ -36,23 +25,23 @@ RETRIED_BY_KUBERNETES = {130, 137, 138, 143}
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
-        (ModuleFileError(), Failure.USER_CODE),
-        (ConfigurationError(), Failure.USER_CODE),
-        (TrainingError(), Failure.USER_CODE),
+        (errors.ModuleFileError(), Failure.USER_CODE),
+        (errors.ConfigurationError(), Failure.USER_CODE),
+        (errors.TrainingError(), Failure.USER_CODE),
         (KeyboardInterrupt(), Failure.USER_CODE),
-        (DataError(), Failure.DATA),
-        (ExportError(), Failure.VALIDATION),
-        (ModelValidationError(), Failure.VALIDATION),
-        (WorkerHangError(), Failure.HANG),
-        (WorkerMemoryError(), Failure.MEMORY),
-        (WorkerDiskError(), Failure.DISK),
+        (errors.DataError(), Failure.DATA),
+        (errors.ExportError(), Failure.VALIDATION),
+        (errors.ModelValidationError(), Failure.VALIDATION),
+        (errors.WorkerHangError(), Failure.HANG),
+        (errors.WorkerMemoryError(), Failure.MEMORY),
+        (errors.WorkerDiskError(), Failure.DISK),
         (OSError(errno.ENOSPC, "No space left on device"), Failure.DISK),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), Failure.DISK),
         (OSError(errno.ENOENT, "No such file or directory"), Failure.USER_CODE),
         (exhausted("/tmp/part; No space left on device"), Failure.DISK),
         (exhausted("OOM when allocating tensor with shape [65536,65536]"), Failure.MEMORY),
         (MemoryError(), Failure.MEMORY),
-        (WorkerLostError(), Failure.LOST),
+        (errors.WorkerLostError(), Failure.LOST),
     ],
 )
 def test_every_error_has_a_class(error: BaseException, failure: Failure) -> None:
@@ -77,8 +66,8 @@ def test_the_cause_decides() -> None:
         try:
             raise MemoryError
         except MemoryError as error:
-            raise TrainingError("run_fn failed") from error
-    except TrainingError as error:
+            raise errors.TrainingError("run_fn failed") from error
+    except errors.TrainingError as error:
         assert classify(error) is Failure.MEMORY
 
 

@@ -19,22 +19,14 @@ from typing import Any
 
 import grpc
 import pytest
+from google.cloud.aiplatform_v1 import types
 from google.cloud.aiplatform_v1.services.job_service import JobServiceClient
 from google.cloud.aiplatform_v1.services.job_service.transports import JobServiceGrpcTransport
-from google.cloud.aiplatform_v1.types import (
-    AcceleratorType,
-    CancelCustomJobRequest,
-    CreateCustomJobRequest,
-    CustomJob,
-    GetCustomJobRequest,
-    JobState,
-    ListCustomJobsRequest,
-    ListCustomJobsResponse,
-)
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tests.launchers.containers import exit_code, free_ports, run_container, stop_container
+from tests.launchers.containers import exit_code, run_container, stop_container
+from tests.processes import free_ports
 
 __all__ = ["VertexStandIn", "vertex_stand_in"]
 
@@ -69,12 +61,12 @@ class VertexStandIn:
         self.calls.append("create")
         if problems := problems_of(request):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "; ".join(problems))
-        job = CustomJob(request.custom_job)
+        job = types.CustomJob(request.custom_job)
         job.name = f"{request.parent}/customJobs/{len(self.made) + 1}"
         self.made.append(job)
         with self._lock:
             self._states[job.name] = job
-            job.state = JobState.JOB_STATE_PENDING
+            job.state = types.JobState.JOB_STATE_PENDING
             self._start(job)
         self.when_made()
         if self.loses:
@@ -85,7 +77,7 @@ class VertexStandIn:
     def list(self, request: Any, context: grpc.ServicerContext) -> Any:
         name, value = re.fullmatch(r'labels\.(\w+)="(.*)"', request.filter).groups()  # type: ignore[union-attr]
         found = [job for job in self.made if job.labels.get(name) == value]
-        return ListCustomJobsResponse(custom_jobs=found)
+        return types.ListCustomJobsResponse(custom_jobs=found)
 
     def get(self, request: Any, context: grpc.ServicerContext) -> Any:
         if self.breaks:
@@ -96,7 +88,7 @@ class VertexStandIn:
             if job is None:
                 context.abort(grpc.StatusCode.NOT_FOUND, "no such job")
             self._look(job)
-            return CustomJob(job)
+            return types.CustomJob(job)
 
     def cancel(self, request: Any, context: grpc.ServicerContext) -> Empty:
         self.calls.append("cancel")
@@ -104,7 +96,7 @@ class VertexStandIn:
             job = self._states[request.name]
             if job.end_time:
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, "it has ended")
-            self._end(job, JobState.JOB_STATE_CANCELLED, 0, "")
+            self._end(job, types.JobState.JOB_STATE_CANCELLED, 0, "")
         return Empty()
 
     def close(self) -> None:
@@ -114,33 +106,30 @@ class VertexStandIn:
     def end(self, state: str, code: int = 0, message: str = "") -> None:
         """Ends the last job: it is preempted, say, or a person cancels it."""
         with self._lock:
-            self._end(self.made[-1], JobState[f"JOB_STATE_{state}"], code, message)
+            self._end(self.made[-1], types.JobState[f"JOB_STATE_{state}"], code, message)
 
     def _start(self, job: Any) -> None:
         pools = list(job.job_spec.worker_pool_specs)
-        sizes = [pool.replica_count for pool in pools]
-        ports = iter(free_ports(sum(sizes)))
+        ports = iter(free_ports(sum(pool.replica_count for pool in pools)))
         cluster = {
-            f"workerpool{number}": [f"127.0.0.1:{next(ports)}" for _ in range(size)]
-            for number, size in enumerate(sizes)
+            f"workerpool{number}": [f"127.0.0.1:{next(ports)}" for _ in range(pool.replica_count)]
+            for number, pool in enumerate(pools)
         }
         replicas = self._replicas[job.name] = {}
         for number, pool in enumerate(pools):
+            container = pool.container_spec
+            command = ["python", "-c", self.instead] if self.instead else container.command
             for index in range(pool.replica_count):
                 task = {"type": f"workerpool{number}", "index": index}
-                spec = {"cluster": cluster, "environment": "cloud", "task": task}
-                replicas[number, index] = self._run(pool.container_spec, json.dumps(spec))
-        job.state = JobState.JOB_STATE_RUNNING
-
-    def _run(self, container: Any, spec: str) -> subprocess.Popen[bytes]:
-        command = ["python", "-c", self.instead] if self.instead else container.command
-        return run_container(
-            [*command, *container.args],
-            [(variable.name, variable.value) for variable in container.env],
-            # Vertex AI's own TF_CONFIG has the pools as tasks.
-            {"CLUSTER_SPEC": spec, "TF_CONFIG": spec},
-            self._folder / "replicas.log",
-        )
+                spec = json.dumps({"cluster": cluster, "environment": "cloud", "task": task})
+                replicas[number, index] = run_container(
+                    [*command, *container.args],
+                    [(variable.name, variable.value) for variable in container.env],
+                    # Vertex AI's own TF_CONFIG has the pools as tasks.
+                    {"CLUSTER_SPEC": spec, "TF_CONFIG": spec},
+                    self._folder / "replicas.log",
+                )
+        job.state = types.JobState.JOB_STATE_RUNNING
 
     def _look(self, job: Any) -> None:
         if job.end_time:
@@ -148,12 +137,12 @@ class VertexStandIn:
         for (pool, index), process in self._replicas[job.name].items():
             code = exit_code(process)
             if code == 0 and (pool, index) == (0, 0):
-                self._end(job, JobState.JOB_STATE_SUCCEEDED, 0, "")
+                self._end(job, types.JobState.JOB_STATE_SUCCEEDED, 0, "")
                 return
             if code:
                 replica = f"The replica workerpool{pool}-{index}"
                 message = f"{replica} exited with a non-zero status of {code}. See the logs."
-                self._end(job, JobState.JOB_STATE_FAILED, 3, message)
+                self._end(job, types.JobState.JOB_STATE_FAILED, 3, message)
                 return
 
     def _end(self, job: Any, state: Any, code: int, message: str) -> None:
@@ -190,10 +179,8 @@ def problems_of(request: Any) -> list[str]:
             found.append(f"workerpool{number} has no machine type")
         if not pool.container_spec.image_uri:
             found.append(f"workerpool{number} has no image")
-        is_accelerated = pool.machine_spec.accelerator_type != (
-            AcceleratorType.ACCELERATOR_TYPE_UNSPECIFIED
-        )
-        if is_accelerated != (pool.machine_spec.accelerator_count > 0):
+        machine = pool.machine_spec
+        if bool(machine.accelerator_type) != (machine.accelerator_count > 0):
             found.append(f"workerpool{number}: accelerator type and count go together")
     return found
 
@@ -203,19 +190,15 @@ def vertex_stand_in(folder: Path) -> Iterator[VertexStandIn]:
     """Yields the stand-in, to which the engine's client is connected."""
     stand_in = VertexStandIn(folder)
     methods = {
-        "CreateCustomJob": (stand_in.create, CreateCustomJobRequest, CustomJob.serialize),
-        "GetCustomJob": (stand_in.get, GetCustomJobRequest, CustomJob.serialize),
-        "ListCustomJobs": (
-            stand_in.list,
-            ListCustomJobsRequest,
-            ListCustomJobsResponse.serialize,
-        ),
-        "CancelCustomJob": (stand_in.cancel, CancelCustomJobRequest, Empty.SerializeToString),
+        "CreateCustomJob": (stand_in.create, types.CustomJob.serialize),
+        "GetCustomJob": (stand_in.get, types.CustomJob.serialize),
+        "ListCustomJobs": (stand_in.list, types.ListCustomJobsResponse.serialize),
+        "CancelCustomJob": (stand_in.cancel, Empty.SerializeToString),
     }
-    handlers = {
-        name: grpc.unary_unary_rpc_method_handler(method, request.deserialize, answer)
-        for name, (method, request, answer) in methods.items()
-    }
+    handlers = {}
+    for name, (method, answer) in methods.items():
+        read = getattr(types, f"{name}Request").deserialize
+        handlers[name] = grpc.unary_unary_rpc_method_handler(method, read, answer)
     server = grpc.server(futures.ThreadPoolExecutor(4))
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, handlers)])
     port = server.add_insecure_port("127.0.0.1:0")

@@ -34,14 +34,6 @@ def assert_knows_penguins(model_dir: Path, run: PenguinRun) -> None:
     assert np.mean(species == labels) > 0.9
 
 
-def assert_a_v1_session_loads(model_dir: Path) -> None:
-    with tf.compat.v1.Session(graph=tf.Graph()) as session:
-        graph = tf.compat.v1.saved_model.load(session, ["serve"], str(model_dir))
-        signature = graph.signature_def["serving_default"]
-        feed = {signature.inputs["examples"].name: [tf.train.Example().SerializeToString()]}
-        assert session.run(signature.outputs["probabilities"].name, feed).shape == (1, 3)
-
-
 pytestmark = pytest.mark.slow  # the first of them waits for the penguin pipeline
 
 
@@ -65,10 +57,7 @@ def trained(
 def test_module_trains_a_model_that_serves(
     module: str, trained: Callable[[str], types.Artifact], penguin_run: PenguinRun
 ) -> None:
-    model_dir = Path(trained(module).uri, "Format-Serving")
-
-    assert_knows_penguins(model_dir, penguin_run)
-    assert_a_v1_session_loads(model_dir)
+    assert_knows_penguins(Path(trained(module).uri, "Format-Serving"), penguin_run)
 
 
 def test_the_custom_loop_reports_its_metrics(trained: Callable[[str], types.Artifact]) -> None:

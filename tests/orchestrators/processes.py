@@ -12,12 +12,13 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+from tests.processes import wait_until
 
 __all__ = ["GATE", "Gate", "Run", "start"]
 
@@ -65,10 +66,8 @@ class Run:
 
     def wait_for_output(self, text: str, timeout_s: float = 30.0) -> None:
         """Returns when `text` is in the output, which may be shown after the process is gone."""
-        deadline = time.monotonic() + timeout_s
-        while text not in self.output():
-            assert time.monotonic() < deadline, f"{text!r} is not in:\n{self.output()}"
-            time.sleep(0.05)
+        found = wait_until(lambda: text in self.output(), timeout_s)
+        assert found, f"{text!r} is not in:\n{self.output()}"
 
 
 class Gate:

@@ -13,13 +13,9 @@ from tests.orchestrators.small_pipeline import Store, run_local
 # The exported model multiplies by `factor`, so that each tells whose it is.
 SOURCE = """
 def run_fn(fn_args):
-    model = Doubler()
-    model.weight.assign(fn_args.custom_config["factor"])
     print("factor", fn_args.custom_config["factor"])
-    {wait}
-    tf.saved_model.save(
-        model, fn_args.serving_model_dir, signatures={{"serving_default": model.serve}}
-    )
+    wait_at_gate()
+    export(fn_args.serving_model_dir, fn_args.custom_config["factor"])
 """
 
 
@@ -33,8 +29,7 @@ def run_fn(fn_args):
 def test_two_processes_share_a_metadata_store(
     names: tuple[str, str], examples: str, tmp_path: Path
 ) -> None:
-    source = processes.GATE + SOURCE.format(wait="wait_at_gate()")
-    module_file = helpers.write_module(tmp_path, source)
+    module_file = helpers.write_module(tmp_path, processes.GATE + SOURCE)
     with processes.Gate() as gate:
         runs = [
             processes.start(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines import run_local
+from pipelines import run_beam, run_local
 from pipelines._summary import first_penguin, predict
 from tests.pipelines.penguin_run import PenguinRun, run_penguin, with_output
 
@@ -76,21 +76,6 @@ def test_the_pushed_model_predicts_a_probability_for_each_species(penguin_run: P
     assert np.isfinite(unmeasured["probabilities"]).all()
 
 
-def test_a_v1_session_predicts_what_python_does(penguin_run: PenguinRun) -> None:
-    model_dir = penguin_run.results.pushed_to
-    penguin = first_penguin(penguin_run.results.uri("examples"))
-    with tf.compat.v1.Session(graph=tf.Graph()) as session:
-        graph = tf.compat.v1.saved_model.load(session, ["serve"], model_dir)
-        signature = graph.signature_def["serving_default"]
-        in_session = session.run(
-            signature.outputs["probabilities"].name,
-            {signature.inputs["examples"].name: [penguin.SerializeToString()]},
-        )
-
-    in_python = predict(model_dir, [penguin])["probabilities"]
-    np.testing.assert_allclose(in_session, in_python, rtol=1e-5)
-
-
 def test_a_second_run_uses_the_cache_and_finds_the_blessed_model(penguin_run: PenguinRun) -> None:
     second = run_penguin(penguin_run.runs_dir)
 
@@ -124,3 +109,9 @@ def test_a_module_file_that_is_not_there_is_refused(
 
     assert exit_info.value.code == 2
     assert f"no such file: {tmp_path / 'gone.py'}" in capsys.readouterr().err
+
+
+def test_beam_runs_the_same_pipeline(tmp_path: Path) -> None:
+    run = run_penguin(tmp_path, run_beam.main)
+    assert run.results.blessed
+    assert Path(run.results.pushed_to or "", "saved_model.pb").is_file()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from typing import Any
 
 import pytest
@@ -12,33 +11,17 @@ import tensorflow as tf
 
 from generic_trainer._core.cluster import Task
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training import (
-    checked_on_several_workers,
-    distributed,
-    get_strategy,
-)
+from generic_trainer.training import checked_on_several_workers, distributed, get_strategy
 from generic_trainer.training.distributed import _agreement, _runtime
+from tests.processes import tf_config, wait_until
 
 
-def cluster(monkeypatch: pytest.MonkeyPatch, task: str, **tasks: int) -> None:
-    """Sets a TF_CONFIG with so many tasks of each type, in which this process is task 0."""
-    hosts: dict[str, Any] = {
-        name: [f"localhost:{9000 + number}" for number in range(count)]
-        for name, count in tasks.items()
-    }
-    config = {"cluster": hosts, "task": {"type": task, "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-
-
-def test_alone_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alone_and_in_a_cluster_of_one_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
     if len(tf.config.list_physical_devices("GPU")) > 1:
         pytest.skip("several GPUs have a strategy of their own")
     assert get_strategy() is tf.distribute.get_strategy()
-
-
-def test_so_it_is_in_a_cluster_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster(monkeypatch, "worker", worker=1)
+    monkeypatch.setenv("TF_CONFIG", tf_config(worker=1))
     assert get_strategy() is tf.distribute.get_strategy()
 
 
@@ -68,9 +51,7 @@ def test_workers_that_nobody_has_started_are_named(
         ports = [each.getsockname()[1] for each in (there, absent)]
         addresses = {Task("worker", i): f"127.0.0.1:{port}" for i, port in enumerate(ports)}
         with _runtime._absent_workers_named(addresses):
-            deadline_s = time.monotonic() + 30
-            while not caplog.messages and time.monotonic() < deadline_s:
-                time.sleep(0.01)
+            assert wait_until(lambda: caplog.messages)
     assert f"nothing answers for worker 1 at 127.0.0.1:{ports[1]}." in caplog.messages[0]
     assert "worker 0" not in caplog.messages[0]
 
@@ -102,7 +83,7 @@ def test_models_of_keras_2_are_compared_before_they_have_weights() -> None:
 
 
 def test_a_server_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster(monkeypatch, "ps", chief=1, worker=1, ps=1)
+    monkeypatch.setenv("TF_CONFIG", tf_config("ps", chief=1, worker=1, ps=1))
     with pytest.raises(ConfigurationError, match=r"this process is ps 0\. Expected the chief"):
         get_strategy()
 

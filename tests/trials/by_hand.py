@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 RATE = 0.1
 # Three records, (1, 2, 3) · 2 → (2, 4, 6).
 X = np.array([[1.0], [2.0], [3.0]], np.float32)
+
+
+def config(batches: int, metric: str = "loss", **changes: Any) -> dict[str, Any]:
+    """Returns the configuration of an experiment."""
+    return {
+        "hyperparameters": {"global_batch_size": 1},
+        "searcher": {"metric": metric, "max_length": {"batches": batches}},
+        **changes,
+    }
 
 
 def steps(count: int) -> Iterator[tuple[float, float]]:

@@ -13,6 +13,7 @@ import numpy as np
 from generic_trainer.trials._trial import Trial
 
 CURVATURES = np.array([1.0, 100.0])
+RATE = {"type": "log", "base": 10, "minval": -5, "maxval": 0}
 BEST_RATE = 2 / CURVATURES.sum()
 
 

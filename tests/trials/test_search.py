@@ -9,9 +9,7 @@ import pytest
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._search import Search
-from tests.trials.descent import BEST_RATE, Descent, watched
-
-RATE = {"type": "log", "base": 10, "minval": -5, "maxval": 0}
+from tests.trials.descent import BEST_RATE, RATE, Descent, watched
 
 
 def descending(name="random", **searcher):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,10 +16,10 @@ from generic_trainer.trials import _run_fn, _side_by_side
 from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._search import Search
 from generic_trainer.trials._side_by_side import ClusterPart
+from tests.processes import tf_config
 from tests.trials.conftest import make_fn_args
-from tests.trials.descent import Descent, watched
+from tests.trials.descent import RATE, Descent, watched
 
-RATE = {"type": "log", "base": 10, "minval": -5, "maxval": 0}
 RANDOM = {"name": "random", "max_trials": 5, "max_length": {"batches": 4}}
 ASHA = {"name": "adaptive_asha", "max_trials": 24, "max_length": {"batches": 16}}
 
@@ -135,12 +134,10 @@ def test_parts_of_a_cluster(
     wanted = settings(
         {**RANDOM, "max_concurrent_trials": at_once}, resources={"slots_per_trial": slots}
     )
-    addresses = [f"host:{number}" for number in range(workers)]
+    addresses = [f"worker-{number}:2222" for number in range(workers)]
     found = []
     for rank in range(workers):
-        task = {"type": "worker", "index": rank}
-        config = json.dumps({"cluster": {"worker": addresses}, "task": task})
-        monkeypatch.setenv("TF_CONFIG", config)
+        monkeypatch.setenv("TF_CONFIG", tf_config(index=rank, worker=workers))
         part = ClusterPart.of_this_worker(wanted, num_trials)
         found.append((part.number, part.count, [*part.ranks]))
         with part.as_cluster():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import io
 import os
-import subprocess
 import sys
 import threading
 import zipfile
@@ -15,6 +14,7 @@ import pytest
 
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code import UserCode, _load, user_function
+from tests.house import run_python
 from tests.user_code.conftest import run
 
 HELPED = "import helper\ndef run_fn(fn_args):\n    return helper.V"
@@ -259,8 +259,7 @@ with user_function(code) as run_fn:
     assert call_user_function(run_fn, None, code) == 7
 assert "tensorflow" not in sys.modules and "tfx" not in sys.modules
 """
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=root)
+    run_python("-c", script)
 
 
 def test_other_threads_may_import_while_modules_are_looked_up(project, monkeypatch):

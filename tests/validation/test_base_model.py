@@ -50,10 +50,6 @@ def test_differences_are_warnings_or_what_the_contract_says(
     assert [failure.name for failure in report.failures] == ["base_model"]
 
 
-def _absent(folder: Path) -> Path:
-    return folder
-
-
 def _unsafe(folder: Path) -> Path:
     hostile.RECIPES["writes_on_every_call"].make(folder / "unsafe", folder / "leak", 0)
     return folder / "unsafe"
@@ -78,7 +74,7 @@ def _hanging(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "make, told",
     [
-        (_absent, "cannot be read"),
+        (Path, "cannot be read"),
         (_unsafe, "not run, because it would reach files"),
         (_crashing, "SIGABRT"),
         (_hanging, "no answer within"),

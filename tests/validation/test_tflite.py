@@ -43,11 +43,6 @@ def scored(module: tf.Module, x: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"probabilities": tf.nn.softmax(inner @ module.last)}
 
 
-def save_source(folder: Path) -> Path:
-    """Saves the classifier as a SavedModel."""
-    return models.save(network(), folder)
-
-
 def labelled_examples(model: Path, count: int = 120) -> tuple[bytes, ...]:
     """tf.Examples with one feature `x` of four numbers, and the class that the model gives them."""
     rows = np.random.default_rng(1).normal(size=(count, len(FEATURES))).astype("f4")
@@ -86,7 +81,7 @@ def with_other_weights(content: bytes, change: Callable[[np.ndarray], None]) -> 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_source(tmp_path_factory.mktemp("source") / "1")
+    return models.save(network(), tmp_path_factory.mktemp("source") / "1")
 
 
 @pytest.fixture(scope="module")

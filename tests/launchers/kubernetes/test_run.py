@@ -16,16 +16,9 @@ from generic_trainer.errors import (
     WorkerMemoryError,
 )
 from tests.launchers import jobs
-from tests.launchers.jobs import Run
+from tests.launchers.jobs import EXPORTS, WAITS, Run
 from tests.launchers.kubernetes_stand_in import StandIn
 from tests.launchers.local.test_cluster import PARAMETER_SERVERS
-
-EXPORTS = """
-def run_fn(fn_args):
-    print("this is worker 0")
-    export(fn_args.serving_model_dir)
-"""
-WAITS = "import signal; signal.pause()"
 
 
 def test_job_is_made_followed_and_deleted(run: Run, cluster: StandIn) -> None:

@@ -15,6 +15,7 @@ from generic_trainer._core.keras import is_keras_3, keras_version
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerHangError
 from generic_trainer.launchers import Distribution
 from generic_trainer.launchers._local.placement import own_environment
+from tests.helpers import run_fn
 from tests.launchers import jobs
 from tests.launchers.jobs import Run, runner, told
 
@@ -194,17 +195,6 @@ def test_chief_trains_with_the_workers_and_parameter_servers_it_is_given(run: Ru
     assert jobs.exported(job) == ["Format-Serving"]
 
 
-ALONE = """
-from generic_trainer import training
-from generic_trainer.training import distributed
-
-def run_fn(fn_args):
-    distributed.all_reduce(1.0)
-    if training.is_chief():
-        {statement}
-"""
-
-
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
@@ -216,8 +206,14 @@ def run_fn(fn_args):
 def test_worker_that_does_alone_what_needs_all_is_told_at_once(
     run: Run, statement: str, message: str
 ) -> None:
+    body = f"""
+    from generic_trainer.training import distributed, is_chief
+    distributed.all_reduce(1.0)
+    if is_chief():
+        {statement}
+    """
     with pytest.raises((ConfigurationError, TrainingError), match=message):
-        run(ALONE.format(statement=statement), num_workers=2, timeout_s=60)
+        run(run_fn(body), num_workers=2, timeout_s=60)
 
 
 @pytest.mark.campaign("launchers", "training")
@@ -228,24 +224,16 @@ def test_workers_of_keras_2_that_train_on_other_lengths_are_told(run: Run) -> No
 
 
 def test_worker_that_never_comes_up_is_named(run: Run) -> None:
-    with pytest.raises(WorkerHangError, match=r"No server of worker 1 ever came up") as caught:
-        run(
-            MULTI_WORKER.replace(
-                "    strategy = training.get_strategy()",
-                "    if not training.is_chief(): threading.Lock().acquire(); wait_for_ever()\n"
-                "    strategy = training.get_strategy()",
-            )
-            + """
-import threading
+    body = """
+    from generic_trainer import training
 
-def wait_for_ever():
-    lock = threading.Lock()
-    lock.acquire()
-    lock.acquire()
-""",
-            num_workers=2,
-            timeout_s=5,
-        )
+    def wait_for_ever():
+        threading.Event().wait()
+
+    training.get_strategy() if training.is_chief() else wait_for_ever()
+    """
+    with pytest.raises(WorkerHangError, match=r"No server of worker 1 ever came up") as caught:
+        run(run_fn(body), num_workers=2, timeout_s=5)
     assert "in wait_for_ever" in str(caught.value)
 
 
@@ -274,34 +262,22 @@ def test_worker_has_the_keras_of_this_process_whatever_the_environment_says_sinc
     pytest.importorskip("tensorflow_transform")
     # As importing it does, here and in the worker.
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", str(int(is_keras_3())))
-    source = """
-    import tensorflow_transform
-
-    def run_fn(fn_args):
-        print("layers:", tf.keras.layers.Layer.__module__)
-        export(fn_args.serving_model_dir)
-    """
-    job = run(source)
+    body = "import tensorflow_transform; print('layers:', tf.keras.layers.Layer.__module__)"
+    job = run(run_fn(body))
     assert f"layers: {tf.keras.layers.Layer.__module__}\n" in jobs.log(job)
     assert f"tf.keras is Keras {keras_version()}\n" in jobs.log(job)
 
 
 def test_lines_of_single_workers_have_no_prefix(run: Run) -> None:
-    job = run("def run_fn(fn_args): print('alone'); export(fn_args.serving_model_dir)")
+    job = run(run_fn("print('alone')"))
     assert "\nalone\n" in jobs.log(job)
 
 
 def test_processors_are_shared_out(run: Run) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two processors")
-    source = """
-    import os
-
-    def run_fn(fn_args):
-        print("processors:", *os.sched_getaffinity(0))
-        export(fn_args.serving_model_dir)
-    """
-    job = run(source, num_workers=2, cpus_per_worker=1)
+    body = "print('processors:', *os.sched_getaffinity(0))"
+    job = run(run_fn(body), num_workers=2, cpus_per_worker=1)
     processors = told(job, "processors:")
     assert len(set(processors.values())) == 2
     assert all(" " not in each for each in processors.values())

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.house import ROOT
 from tests.launchers import jobs
-
-ROOT = Path(__file__).parents[3]
+from tests.processes import wait_until
 
 # Workers that tell who they and their children are, save when told to, and never end by themselves.
 WAITS = """
@@ -73,14 +73,9 @@ class Launched:
     def output(self) -> str:
         return (self.root / "output").read_text()
 
-    def all_end(self, timeout_s: float = 60.0) -> bool:
+    def all_end(self) -> bool:
         """Waits until none of them runs."""
-        deadline = time.monotonic() + timeout_s
-        while any(jobs.is_running(pid) for pid in self.pids):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+        return wait_until(lambda: not any(map(jobs.is_running, self.pids)))
 
 
 def test_killed_launcher_leaves_no_orphans(examples: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from generic_trainer import Distribution
-from generic_trainer.errors import ConfigurationError, TrainingError
+from generic_trainer.errors import TrainingError
 from tests import helpers
 
 pytest.importorskip("tfx")
@@ -17,23 +17,11 @@ LOCAL = Distribution(launcher="local", max_failures=0).to_json()
 def test_a_crash_leaves_its_log_and_no_model(tmp_path: Path) -> None:
     examples = helpers.write_examples(tmp_path / "examples")
     outputs = helpers.output_artifacts(tmp_path / "outputs")
-    source = """
-    import ctypes
-
-    def run_fn(fn_args):
-        print("before the crash")
-        export(fn_args.serving_model_dir)
-        ctypes.string_at(0)
-    """
+    body = "import ctypes; print('before the crash'); export(fn_args.serving_model_dir)"
+    source = helpers.run_fn(f"{body}; ctypes.string_at(0)")
     module_file = helpers.write_module(tmp_path, source)
     with pytest.raises(TrainingError, match="SIGSEGV"):
         helpers.train(module_file, examples, outputs, distribution=LOCAL)
     assert not Path(helpers.published_model(outputs)).exists()
     kept = Path(outputs["model_run"][0].uri + ".failed", "training.log")
     assert "before the crash" in kept.read_text(encoding="utf-8")
-
-
-def test_what_is_no_distribution_is_refused(tmp_path: Path) -> None:
-    outputs = helpers.output_artifacts(tmp_path)
-    with pytest.raises(ConfigurationError, match="Distribution: expected a JSON object"):
-        helpers.train("none.py", helpers.write_examples(tmp_path / "e"), outputs, distribution="{1")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,10 @@ from generic_trainer.errors import (
     WorkerLostError,
     WorkerMemoryError,
 )
+from tests.helpers import run_fn
 from tests.launchers import jobs
 from tests.launchers.jobs import Run
+from tests.processes import tf_config, wait_until
 
 
 def test_segmentation_fault_shows_where_it_was(run: Run) -> None:
@@ -56,15 +56,9 @@ def test_failure_is_reported_as_what_it_is(
 
 
 def test_worker_alone_has_no_others_that_it_could_miss(run: Run, tmp_path: Path) -> None:
+    body = 'print("tried")\nraise tf.errors.UnavailableError(None, None, "the database is away")'
     with pytest.raises(TrainingError, match="the database is away") as caught:
-        run(
-            """
-            def run_fn(fn_args):
-                print("tried")
-                raise tf.errors.UnavailableError(None, None, "the database is away")
-            """,
-            max_failures=3,
-        )
+        run(run_fn(body), max_failures=3)
     assert type(caught.value) is TrainingError
     assert (tmp_path / "model_run/1/training.log").read_text().count("\ntried") == 1
 
@@ -81,20 +75,17 @@ def test_worker_alone_has_no_others_that_it_could_miss(run: Run, tmp_path: Path)
     ids=["Python", "TensorFlow", "temporary directory", "failing temporary directory"],
 )
 def test_full_disk_is_told_as_one(run: Run, write: str, message: str) -> None:
-    source = f"""
-    import os
-
+    body = f"""
     def full(*paths):
         raise OSError(28, "No space left on device")
 
     def failing(*paths):
         raise OSError(5, "Input/output error")
 
-    def run_fn(fn_args):
-        {write}
+    {write}
     """
     with pytest.raises(WorkerDiskError, match=f"(?s){message}"):
-        run(source, max_failures=3)
+        run(run_fn(body), max_failures=3)
 
 
 @pytest.mark.parametrize(
@@ -108,77 +99,52 @@ def test_full_disk_is_told_as_one(run: Run, write: str, message: str) -> None:
     ids=["waiting", "polling", "time limit"],
 )
 def test_hang_shows_the_stack(run: Run, body: str, limit: dict[str, float], message: str) -> None:
-    source = f"""
-import threading, time
+    body = f"""
+    def wait_here(event):
+        {body}
 
-event = threading.Event()
-
-def run_fn(fn_args):
-    wait_here()
-
-def wait_here():
-    {body}
-"""
+    wait_here(threading.Event())
+    """
     with pytest.raises(WorkerHangError, match=message) as caught:
-        run(source, **limit)
+        run(run_fn(body), **limit)
     assert "in wait_here" in str(caught.value)
 
 
 def test_a_program_that_run_fn_waits_for_is_a_sign_of_life(run: Run) -> None:
-    run(
-        """
-        import subprocess, sys
-
-        def run_fn(fn_args):
-            busy = "import time\\nwhile time.process_time() < 5: pass"
-            subprocess.run([sys.executable, "-S", "-c", busy], check=True)
-            export(fn_args.serving_model_dir)
-        """,
-        heartbeat_s=2.0,
-    )
+    body = """
+    busy = "import time\\nwhile time.process_time() < 5: pass"
+    subprocess.run([sys.executable, "-S", "-c", busy], check=True)
+    """
+    run(run_fn(body), heartbeat_s=2.0)
 
 
 def test_what_a_worker_has_started_ends_with_it(run: Run) -> None:
-    job = run(
-        """
-        import subprocess
-
-        def run_fn(fn_args):
-            left_behind = [
-                subprocess.Popen(["sleep", "600"], start_new_session=is_new).pid
-                for is_new in (False, True)
-            ]
-            print("left behind:", *left_behind)
-            export(fn_args.serving_model_dir)
-        """
-    )
+    body = """
+    started = [subprocess.Popen(["sleep", "600"], start_new_session=new) for new in (False, True)]
+    print("left behind:", *(process.pid for process in started))
+    """
+    job = run(run_fn(body))
     pids = jobs.log(job).split("left behind:")[1].split()[:2]
     assert not any(jobs.is_running(int(pid)) for pid in pids)
 
 
 def test_run_fn_may_close_its_output(run: Run) -> None:
-    source = """
-    import os, sys
-
-    def run_fn(fn_args):
-        print("said before")
-        sys.stdout.close(); sys.stderr.close(); os.closerange(0, 3)
-        export(fn_args.serving_model_dir)
-        WRONG
+    body = """
+    print("said before")
+    sys.stdout.close(); sys.stderr.close(); os.closerange(0, 3)
     """
-    job = run(source.replace("WRONG", ""))
+    job = run(run_fn(body))
     assert jobs.exported(job) == ["Format-Serving"]
     assert "said before" in jobs.log(job)
     with pytest.raises(TrainingError, match="division by zero"):
-        run(source.replace("WRONG", "1 / 0"))
+        run(run_fn(f"{body}1 / 0"))
 
 
 @pytest.mark.parametrize("wanted", [{"num_workers": 2}, {"launcher": "ray"}], ids=str)
 def test_worker_of_a_cluster_starts_no_cluster(
     run: Run, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
 ) -> None:
-    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    monkeypatch.setenv("TF_CONFIG", tf_config(index=1, worker=2))
     with pytest.raises(ConfigurationError, match=r"it is worker 1 of .*Use launcher='in_process'"):
         run("def run_fn(fn_args): pass", **wanted)
 
@@ -187,30 +153,19 @@ def test_worker_of_a_cluster_starts_no_cluster(
 def test_a_cluster_of_one_is_none(
     run: Run, monkeypatch: pytest.MonkeyPatch, num_workers: int
 ) -> None:
-    cluster = {"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    source = """
-        from generic_trainer.training import distributed, is_chief
-
-        def run_fn(fn_args):
-            print("worker", distributed.rank(), "of", distributed.size(), "is chief:", is_chief())
-            export(fn_args.serving_model_dir)
-        """
-    job = run(source, num_workers=num_workers)
+    monkeypatch.setenv("TF_CONFIG", tf_config("chief", chief=1))
+    body = """
+    from generic_trainer.training import distributed, is_chief
+    print("worker", distributed.rank(), "of", distributed.size(), "is chief:", is_chief())
+    """
+    job = run(run_fn(body), num_workers=num_workers)
     assert jobs.log(job).count(f"of {num_workers} is chief: True\n") == 1
     assert jobs.log(job).count(f"of {num_workers} is chief: False\n") == num_workers - 1
     assert jobs.exported(job) == ["Format-Serving"]
 
 
 def test_random_numbers_differ_between_workers_of_the_same_fork_server(run: Run) -> None:
-    source = """
-        import random
-        import numpy as np
-
-        def run_fn(fn_args):
-            print("drawn:", random.random(), np.random.uniform())
-            export(fn_args.serving_model_dir)
-        """
+    source = run_fn('import numpy as np; print("drawn:", random.random(), np.random.uniform())')
     log = jobs.log(run(source)) + jobs.log(run(source))
     drawn = [line.split()[1:] for line in log.splitlines() if line.startswith("drawn:")]
     assert len({number for numbers in drawn for number in numbers}) == 4
@@ -231,31 +186,24 @@ def test_termination_lets_the_worker_save_and_end(
     ready = tmp_path / "ready"
     watcher = threading.Thread(target=terminate_when_there, args=(ready,))
     watcher.start()
-    source = f"""
-    import signal, time
-
+    body = f"""
     def save(*_):
         print("saved")
         raise KeyboardInterrupt
 
-    def run_fn(fn_args):
-        signal.signal(signal.SIGTERM, {handler})
-        open({str(ready)!r}, "w").close()
-        while True:
-            time.sleep(0.1)
+    signal.signal(signal.SIGTERM, {handler})
+    open({str(ready)!r}, "w").close()
+    while True:
+        time.sleep(0.1)
     """
     with pytest.raises(WorkerLostError, match=message):
-        run(source, **fields)
+        run(run_fn(body), **fields)
     watcher.join()
     assert ("\nsaved\n" in (tmp_path / "model_run/1/training.log").read_text()) == saves
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def terminate_when_there(path: Path, timeout_s: float = 120.0) -> None:
+def terminate_when_there(path: Path) -> None:
     """Sends SIGTERM to this process as soon as a file is there."""
-    deadline = time.monotonic() + timeout_s
-    while not path.exists():
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.02)
-    os.kill(os.getpid(), signal.SIGTERM)
+    if wait_until(path.exists, 120.0):
+        os.kill(os.getpid(), signal.SIGTERM)

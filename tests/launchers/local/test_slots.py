@@ -14,6 +14,7 @@ from generic_trainer.launchers import Job
 from tests.launchers import jobs
 from tests.launchers.jobs import Run, runner
 from tests.trials import slots
+from tests.trials.descent import RATE
 
 TRIALS = {
     "Keras": slots.KERAS,
@@ -84,10 +85,7 @@ def test_several_slots_train_as_one(run: Run, kind: str, size: int) -> None:
 
 
 _SIDE_BY_SIDE = {
-    "hyperparameters": {
-        "global_batch_size": 8,
-        "rate": {"type": "log", "base": 10, "minval": -5, "maxval": 0},
-    },
+    "hyperparameters": {"global_batch_size": 8, "rate": RATE},
     "searcher": {
         **{"name": "random", "metric": "loss", "max_length": {"batches": 4}},
         **{"max_trials": 3, "max_concurrent_trials": 2},

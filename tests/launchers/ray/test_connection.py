@@ -22,6 +22,7 @@ from generic_trainer.launchers import Distribution, RayOptions, launch
 from generic_trainer.launchers._ray import connection
 from generic_trainer.launchers._ray.connection import check_reachable, no_room, room_for
 from tests.launchers import jobs
+from tests.processes import free_ports
 
 
 class FailingRay:
@@ -50,9 +51,7 @@ def state() -> list[Any]:
 
 @pytest.fixture
 def closed_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    return free_ports(1)[0]
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])

@@ -23,16 +23,10 @@ from generic_trainer.errors import (
 from generic_trainer.launchers import Distribution, VertexOptions
 from generic_trainer.launchers._vertex.custom_job import LABEL, cluster_variables, custom_job
 from tests.launchers import jobs
-from tests.launchers.jobs import Run, runner
+from tests.launchers.jobs import EXPORTS, WAITS, Run, runner
 from tests.launchers.vertex_stand_in import VertexStandIn, vertex_stand_in
 
 OPTIONS = {"image": "example/trainer:1", "project": "my-project", "region": "us-central1"}
-EXPORTS = """
-def run_fn(fn_args):
-    print("this is worker 0")
-    export(fn_args.serving_model_dir)
-"""
-WAITS = "import signal; signal.pause()"
 NETWORK = "projects/12345/global/networks/vpc"
 TENSORBOARD = "projects/1/locations/us-central1/tensorboards/2"
 

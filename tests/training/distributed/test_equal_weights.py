@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +13,8 @@ import tensorflow as tf
 
 from generic_trainer._core.keras import keras_3_package
 from generic_trainer.training.distributed._keras import SEED
+from tests.house import run_python
+from tests.processes import free_ports
 from tests.training.distributed import cases
 
 pytestmark = pytest.mark.skipif(keras_3_package() is None, reason="needs Keras 3")
@@ -26,18 +24,11 @@ Results = list[dict[str, Any]]
 
 def run_workers(group: str, size: int, folder: Path) -> Results:
     """Returns what each of so many workers ends with."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(size)]
+    environment = {"TF_USE_LEGACY_KERAS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": ""}
     environment["XLA_FLAGS"] = f"--xla_dump_to={folder}/xla --xla_dump_hlo_as_text"
-    environment.pop("TF_CONFIG", None)
-    command = [sys.executable, "-m", "tests.training.distributed.worker", group, str(folder)]
-    done = subprocess.run(
-        [*command, *addresses], env=environment, capture_output=True, text=True, timeout=900
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    program = "tests.training.distributed.worker"
+    run_python("-m", program, group, folder, *addresses, **environment)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
 
 

@@ -94,17 +94,19 @@ def steps_in_common() -> list[int]:
     return due
 
 
+def regularized() -> Any:
+    with make_strategy().scope():
+        return cases.MANY["regularized"].model()
+
+
 def predictions() -> Any:
     """Returns what a model predicts in a strategy: all of it, in each worker."""
-    with make_strategy().scope():
-        model = cases.MANY["regularized"].model()
-    return _plain(model.predict(cases.X, verbose=0))
+    return _plain(regularized().predict(cases.X, verbose=0))
 
 
 def list_of_callbacks() -> Any:
     """Returns the loss of a fit with Keras's own list of callbacks, which is left as it was."""
-    with make_strategy().scope():
-        model = cases.MANY["regularized"].model()
+    model = regularized()
     callbacks = keras.callbacks.CallbackList([], add_history=True, model=model)
     model.fit(cases.X, cases.Y, verbose=0, callbacks=callbacks)
     return [len(callbacks.callbacks), *model.history.history["loss"]]
@@ -122,18 +124,15 @@ def different_vocabularies() -> Any:
 
 def different_models() -> Any:
     with make_strategy().scope():
-        layers = [keras.layers.Dense(4 + distributed.rank())]
-        model = keras.Sequential(layers)
+        model = keras.Sequential([keras.layers.Dense(4 + distributed.rank())])
         model.compile("sgd", "mse")
     model.fit(cases.X, cases.Y, verbose=0)
 
 
 def different_lengths() -> Any:
-    with make_strategy().scope():
-        model = cases.MANY["regularized"].model()
     dataset = tf.data.Dataset.from_tensor_slices((cases.X, cases.Y)).batch(4)
     dataset = dataset.take(3 * (1 + distributed.rank())).filter(lambda x, y: True)
-    model.fit(dataset, verbose=0)
+    regularized().fit(dataset, verbose=0)
 
 
 def _plain(value: Any) -> Any:

@@ -16,6 +16,8 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from tests.examples import example
+
 SCHEMA = """
     feature { name: "miles" type: FLOAT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
     feature { name: "payment" type: BYTES presence { min_fraction: 1.0 } shape { dim { size: 1 } } }
@@ -42,21 +44,11 @@ def rows(count: int = 10) -> dict[str, list[Any]]:
 def examples(count: int = 10, without: tuple[str, ...] = (LABEL,)) -> list[bytes]:
     """The rides as serialized tf.Examples."""
     columns = rows(count)
-    records = []
-    for index in range(count):
-        feature = {}
-        for name, values in columns.items():
-            if name not in without and values[index] is not None:
-                feature[name] = _feature(values[index])
-        proto = tf.train.Example(features=tf.train.Features(feature=feature))
-        records.append(proto.SerializeToString())
-    return records
-
-
-def _feature(value: Any) -> tf.train.Feature:
-    if isinstance(value, str):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
-    return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+    records = [
+        {name: values[index] for name, values in columns.items() if name not in without}
+        for index in range(count)
+    ]
+    return [example(**{k: v for k, v in each.items() if v is not None}) for each in records]
 
 
 def schema() -> schema_pb2.Schema:

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from generic_trainer.validation import Checker, ServingContract
+from tests.house import run_python
 from tests.training.export import taxi
 from tests.training.export.serving import move, serve
 
-
-def train(strategy: str, directory: Path, *keras: str, **environment: str) -> None:
-    """Trains and exports in a process with two logical CPUs."""
-    program = [sys.executable, "-m", "tests.training.export.train_distributed"]
-    run = subprocess.run(
-        [*program, strategy, str(directory), *keras],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
+PROGRAM = "tests.training.export.train_distributed"
 
 
 def assert_free(directory: Path, keras: str, checker: Checker) -> None:
@@ -39,12 +26,12 @@ def assert_free(directory: Path, keras: str, checker: Checker) -> None:
 
 
 def test_mirrored(tmp_path: Path, checker: Checker) -> None:
-    train("mirrored", tmp_path, "keras")
+    run_python("-m", PROGRAM, "mirrored", tmp_path, "keras")
     assert_free(tmp_path, "keras", checker)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mirrored", "multi_worker"])
 def test_keras2(strategy: str, tmp_path: Path, checker: Checker) -> None:
-    train(strategy, tmp_path, "tf_keras", TF_USE_LEGACY_KERAS="1")
+    run_python("-m", PROGRAM, strategy, tmp_path, "tf_keras", TF_USE_LEGACY_KERAS="1")
     assert_free(tmp_path, "tf_keras", checker)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from generic_trainer.training import export_model
 from generic_trainer.validation import Checker, ServingContract
+from tests.examples import example
 from tests.training.export import taxi
 from tests.training.export.serving import move, serve
 
@@ -72,10 +73,7 @@ def test_sequential_model_whose_input_has_a_name(keras: Any, made: str, tmp_path
         model.fit(np.ones([2, 2]), np.ones([2, 1]), verbose=0)
     spec = {name: tf.io.FixedLenFeature([2], tf.float32) for name in ("x", "y")}
     directory = export_model(model, tmp_path / "1", feature_spec=spec)
-    x = tf.train.Feature(float_list=tf.train.FloatList(value=[1, 2]))
-    example = tf.train.Example(features=tf.train.Features(feature={"x": x}))
-    served = tf.saved_model.load(directory).signatures["serving_default"](
-        tf.constant([example.SerializeToString()])
-    )
+    serve = tf.saved_model.load(directory).signatures["serving_default"]
+    served = serve(tf.constant([example(x=[1.0, 2.0])]))
     expected = model(tf.constant([[1.0, 2.0]]))
     np.testing.assert_allclose(served["outputs"], expected, rtol=1e-5)

@@ -6,11 +6,9 @@ Keras (a module's name) it writes ``DIRECTORY/<keras>`` and its own predictions 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
-import socket
 import sys
 from typing import Any
 
@@ -18,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.training import export_model
+from tests.processes import free_ports
 from tests.training.export import taxi
 
 
@@ -27,9 +26,7 @@ def strategy_called(name: str) -> tf.distribute.Strategy:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     if name == "mirrored":
         return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with contextlib.closing(socket.socket()) as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+    address = f"localhost:{free_ports(1)[0]}"
     task = {"type": "worker", "index": 0}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": [address]}, "task": task})
     return tf.distribute.MultiWorkerMirroredStrategy()

@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import logging
-import multiprocessing
 import os
 import resource
 import signal
@@ -18,10 +17,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from generic_trainer._core.locks import lock_directory
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import CheckpointManager
 from generic_trainer.training.resume import _manager
+from tests.processes import locked_elsewhere
 
 
 def writes(text: str) -> Callable[[str], object]:
@@ -200,7 +199,17 @@ def test_a_second_manager_is_refused_and_told_who_has_the_first(tmp_path: Path) 
         pytest.raises(ConfigurationError, match=f"Another run writes.*process {os.getpid()} on"),
     ):
         CheckpointManager(str(tmp_path))
+
+
+def test_what_another_process_has_is_refused_and_what_a_killed_one_left_is_cleaned_up(
+    tmp_path: Path,
+) -> None:
     CheckpointManager(str(tmp_path)).close()
+    (tmp_path / ".unfinished-step-000000000007.0").mkdir()
+    with locked_elsewhere(tmp_path / ".lock"), pytest.raises(ConfigurationError):
+        CheckpointManager(str(tmp_path))
+    with CheckpointManager(str(tmp_path)):
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
@@ -214,29 +223,6 @@ def test_a_file_system_without_locks_needs_none(
     with CheckpointManager(str(tmp_path)) as manager:
         manager.save(1, writes("one"))
         assert latest_text(manager) == "one"
-
-
-def _hold(directory: str, ready: multiprocessing.synchronize.Event) -> None:
-    lock = lock_directory(directory)
-    Path(directory, ".unfinished-step-000000000007.0").mkdir()
-    ready.set()
-    signal.pause()
-    lock.close()
-
-
-def test_the_lock_of_a_killed_process_is_free_and_its_rest_is_cleaned_up(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    process = context.Process(target=_hold, args=(str(tmp_path), ready))
-    process.start()
-    assert ready.wait(60)
-    with pytest.raises(ConfigurationError, match=f"process {process.pid} on"):
-        CheckpointManager(str(tmp_path))
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    with CheckpointManager(str(tmp_path)):
-        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_a_remote_directory_needs_no_rename_and_no_lock(tmp_path: Path) -> None:

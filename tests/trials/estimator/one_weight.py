@@ -9,15 +9,6 @@ from tests.trials.by_hand import RATE, X
 tf1 = tf.compat.v1
 
 
-def config(batches, **changes):
-    """Returns the configuration of an experiment."""
-    return {
-        "hyperparameters": {"global_batch_size": 1},
-        "searcher": {"metric": "loss", "max_length": {"batches": batches}},
-        **changes,
-    }
-
-
 def examples():
     """Three records, (1, 2, 3) · 2 → (2, 4, 6)."""
     return tf.data.Dataset.from_tensor_slices(({"x": X}, 2 * X))
@@ -82,3 +73,17 @@ class WithMomentum(OneWeight):
 
     def make_optimizer(self):
         return tf1.train.MomentumOptimizer(self.rate, 0.5)
+
+
+class WithoutReceivers(OneWeight):
+    def build_serving_input_receiver_fns(self):
+        return {}
+
+
+class NoPredictions(WithoutReceivers):
+    """Nothing can be served of it."""
+
+    def model_fn(self, features, labels, mode):
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            raise KeyError("labels")
+        return super().model_fn(features, labels, mode)

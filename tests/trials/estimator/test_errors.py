@@ -7,7 +7,8 @@ import pytest
 from generic_trainer.errors import ExportError, ModuleFileError
 from generic_trainer.estimator import tf
 from generic_trainer.trials.errors import CheckFailedError
-from tests.trials.estimator.one_weight import OneWeight, config, examples
+from tests.trials.by_hand import config
+from tests.trials.estimator.one_weight import NoPredictions, OneWeight, examples
 
 
 @pytest.mark.parametrize("what", ["optimizer", "dataset"])
@@ -44,15 +45,6 @@ def test_training_data_that_ends(open_trial, records):
 
 
 def test_nothing_to_publish(run_experiment):
-    class NoPredictions(OneWeight):
-        def build_serving_input_receiver_fns(self):
-            return {}
-
-        def model_fn(self, features, labels, mode):
-            if mode == tf.estimator.ModeKeys.PREDICT:
-                raise KeyError("labels")
-            return super().model_fn(features, labels, mode)
-
     with pytest.raises(ExportError, match="Define build_serving_input_receiver_fns"):
         run_experiment(NoPredictions, config(1))
 

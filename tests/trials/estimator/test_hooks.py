@@ -8,7 +8,8 @@ import pytest
 
 from generic_trainer.estimator import tf
 from generic_trainer.trials.estimator import RunHook
-from tests.trials.estimator.one_weight import OneWeight, config
+from tests.trials.by_hand import config
+from tests.trials.estimator.one_weight import OneWeight
 
 
 class Notes(RunHook):

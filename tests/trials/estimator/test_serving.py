@@ -11,14 +11,9 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from generic_trainer.errors import ExportError
 from generic_trainer.estimator import tf
 from tests.trials.conftest import make_fn_args
-from tests.trials.estimator.one_weight import OneWeight
+from tests.trials.estimator.one_weight import WithoutReceivers
 
 X = np.array([[1.0], [3.0]], np.float32)
-
-
-class WithoutReceivers(OneWeight):
-    def build_serving_input_receiver_fns(self):
-        return {}
 
 
 class Kinds(WithoutReceivers):

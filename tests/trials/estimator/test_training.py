@@ -11,8 +11,8 @@ import pytest
 
 from generic_trainer.estimator import tf
 from generic_trainer.trials._trial import TrialRun
-from tests.trials.by_hand import steps
-from tests.trials.estimator.one_weight import OneWeight, WithMomentum, config
+from tests.trials.by_hand import config, steps
+from tests.trials.estimator.one_weight import OneWeight, WithMomentum
 
 tf1 = tf.compat.v1
 

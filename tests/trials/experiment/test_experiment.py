@@ -23,6 +23,7 @@ from generic_trainer.trials.experiment import (
     make_export_strategy,
     run_fn_from_experiment,
 )
+from tests.processes import tf_config
 from tests.trials.conftest import make_fn_args
 
 tf1 = tf.compat.v1
@@ -204,9 +205,7 @@ def test_more_metrics(tmp_path):
 
 
 def test_workers_that_train_asynchronously_start_one_after_another(monkeypatch, tmp_path):
-    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"], "ps": ["e:1"]}
-    task = {"type": "worker", "index": 2}
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    monkeypatch.setenv("TF_CONFIG", tf_config(index=2, chief=1, worker=3, ps=1))
     waits, hooks = [], []
     for by_step in (False, True):
         options = {"sleep": waits.append, "delay_workers_by_global_step": by_step}

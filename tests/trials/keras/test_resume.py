@@ -147,10 +147,7 @@ class Drawn(Subclassed):
         return Drawing()
 
 
-@pytest.mark.parametrize(
-    "trial_class",
-    [Schedule, Adversarial, Shuffled, Shuffling, Drawn],
-)
+@pytest.mark.parametrize("trial_class", [Schedule, Adversarial, Shuffled, Shuffling, Drawn])
 def test_losses_go_on(resumed, trial_class):
     expected, found = resumed(trial_class)
     assert found == expected

@@ -13,16 +13,8 @@ from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.trials.keras import callbacks
 from generic_trainer.trials.keras._controller import TFKerasController
-from tests.trials.by_hand import X, steps
+from tests.trials.by_hand import X, config, steps
 from tests.trials.keras.one_weight import OneWeight, WithMomentum
-
-
-def config(batches, **changes):
-    return {
-        "hyperparameters": {"global_batch_size": 1},
-        "searcher": {"metric": "val_loss", "max_length": {"batches": batches}},
-        **changes,
-    }
 
 
 def test_training_metrics_are_means_over_the_workload(open_trial):
@@ -85,9 +77,8 @@ def test_a_metric_that_is_no_number_is_a_list(open_trial):
 
 
 def test_a_killed_experiment_goes_on_and_another_seed_gives_another(run_experiment, tmp_path):
-    wanted = config(
-        8, scheduling_unit=1, min_checkpoint_period={"batches": 3}, min_validation_period=4
-    )
+    periods = {"min_checkpoint_period": {"batches": 3}, "min_validation_period": 4}
+    wanted = config(8, "val_loss", scheduling_unit=1, **periods)
     [straight] = run_experiment(Shuffled, wanted, checkpoint_dir=str(tmp_path / "straight"))
 
     class Killed(Shuffled):
@@ -149,7 +140,7 @@ def test_the_model_that_was_trained_is_exported(run_experiment, tmp_path):
 
     hparams = {"global_batch_size": 1, "rate": 0.3}
     periods = {"min_validation_period": {"batches": 1}, "scheduling_unit": 1}
-    [trial] = run_experiment(Once, config(3, hyperparameters=hparams, **periods))
+    [trial] = run_experiment(Once, config(3, "val_loss", hyperparameters=hparams, **periods))
     assert trial["best_at"] < trial["batches"]
     served = tf.saved_model.load(str(tmp_path / "Format-Serving")).signatures["serving_default"]
     [prediction] = served(inputs=tf.constant(X)).values()

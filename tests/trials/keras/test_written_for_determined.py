@@ -16,7 +16,6 @@ from tests.trials.keras.written_for_determined import sums
 from tests.trials.keras.written_for_determined.augmented import AugmentedTrial
 from tests.trials.keras.written_for_determined.blots import BlotsTrial
 from tests.trials.keras.written_for_determined.flowers import FlowersTrial
-from tests.trials.keras.written_for_determined.images import ImagesTrial
 
 
 @pytest.fixture
@@ -27,28 +26,6 @@ def run_yaml(run_experiment, tmp_path):
         return run_experiment(trial_class, {"experiment_config": str(path)})
 
     return run
-
-
-def test_images(run_yaml):
-    [trial] = run_yaml(
-        ImagesTrial,
-        """
-        description: digits as arrays
-        hyperparameters:
-          global_batch_size: 32
-          units: 128
-        records_per_epoch: 1500
-        searcher:
-          name: single
-          metric: val_accuracy
-          smaller_is_better: false
-          max_length:
-            epochs: 5
-        entrypoint: images:ImagesTrial
-        """,
-    )
-    assert trial["batches"] == 5 * 1500 // 32
-    assert trial["best"] > 0.85
 
 
 def test_flowers(run_yaml, tmp_path):
@@ -73,7 +50,8 @@ def test_flowers(run_yaml, tmp_path):
           metric: val_categorical_accuracy
           smaller_is_better: false
           max_length:
-            batches: 200
+            epochs: 40
+        records_per_epoch: 75
         scheduling_unit: 50
         min_validation_period:
           batches: 50
@@ -81,6 +59,7 @@ def test_flowers(run_yaml, tmp_path):
           experiment_seed: 1
         """,
     )
+    assert trial["batches"] == 40 * 75 // 15
     assert trial["best"] > 0.8
     assert list((tmp_path / "run" / "trials" / "1" / "keras").rglob("*tfevents*"))
 

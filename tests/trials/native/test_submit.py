@@ -221,11 +221,13 @@ def test_a_trial_class_that_a_script_creates(tmp_path):
 
 def test_a_script_without_a_model_to_serve(tmp_path, caplog):
     script = tmp_path / "no_receivers.py"
-    source = SCRIPT.read_text().replace('context.serving_input_receiver_fns["plain"]', "_")
-    source = source.replace('(mode, {"outputs": outputs})', "(mode)")
-    script.write_text(source)
+    script.write_text(
+        "from tests.trials.estimator.one_weight import NoPredictions\n"
+        "from tests.trials.native.script import CONFIG, estimator, train\n"
+        "train(estimator.init(CONFIG), NoPredictions)\n"
+    )
     config = {**CONFIG, "searcher": {"max_length": {"batches": 1}}}
-    run_experiment([str(script), "{}"], config, str(tmp_path / "results"))
+    run_experiment([str(script)], config, str(tmp_path / "results"))
     assert "The experiment is finished; no model is exported" in caplog.text
     [trial] = json.loads((tmp_path / "results" / "model_run" / "trials.json").read_text())
     assert trial["batches"] == 1

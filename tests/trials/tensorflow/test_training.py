@@ -5,24 +5,14 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from generic_trainer.trials._trial import TrialRun
-from tests.trials.by_hand import steps
+from tests.trials.by_hand import config, steps
 from tests.trials.tensorflow import one_weight
 from tests.trials.tensorflow.one_weight import OneWeight, WithMomentum
 
 
-def config(batches=5, **changes):
-    return {
-        "data": {},
-        "hyperparameters": {"rate": 0.1},
-        "searcher": {"metric": "loss", "max_length": {"batches": batches}},
-        **changes,
-    }
-
-
-def open_trial(trial_class=OneWeight, **fields):
-    run = {"trial_id": 1, "config": {"data": {}}, "hparams": {}, "seed": 3, **fields}
-    return trial_class.open_controller(TrialRun(**run))
+@pytest.fixture(name="one_weight")
+def opened_by_default():
+    return OneWeight
 
 
 def test_training_metrics_are_averaged_over_batches(run_experiment):
@@ -44,15 +34,9 @@ def test_validation_is_one_pass_averaged_over_batches(run_experiment):
 
 
 @pytest.mark.parametrize(("trial_class", "shuffle"), [(OneWeight, True), (WithMomentum, False)])
-def test_a_restored_trial_goes_on_as_the_straight_one(tmp_path, trial_class, shuffle):
-    config = {"data": {"shuffle": shuffle}}
-    straight = open_trial(trial_class, config=config)
-    losses = [straight.train(1)["loss"] for _ in range(14)]
-    first = open_trial(trial_class, config=config)
-    before = [first.train(1)["loss"] for _ in range(7)]
-    first.save(str(tmp_path))
-    after = open_trial(trial_class, config=config, batches_trained=7, checkpoint_dir=str(tmp_path))
-    assert before + [after.train(1)["loss"] for _ in range(7)] == losses
+def test_a_restored_trial_goes_on_as_the_straight_one(resumed, trial_class, shuffle):
+    expected, found = resumed(trial_class, data={"shuffle": shuffle})
+    assert found == expected
 
 
 def test_metrics_are_there_for_tensorboard(run_experiment, tmp_path):
@@ -73,7 +57,7 @@ class Apart(OneWeight):
 Apart.__module__ = OneWeight.__module__  # where make_data_loaders is
 
 
-def test_a_validation_ends_although_its_metrics_read_no_record():
+def test_a_validation_ends_although_its_metrics_read_no_record(open_trial):
     assert open_trial(Apart).validate() == {"w": 0, "counter": 0}
 
 

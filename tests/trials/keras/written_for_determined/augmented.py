@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from tensorflow.keras import layers
 from tensorflow.keras.preprocessing.image import ImageDataGenerator
 
-from generic_trainer.trials import keras as det_keras
+import generic_trainer.trials.keras as det
 from generic_trainer.trials.keras import SequenceAdapter, TFKerasTrial
 
 CLASSES = 10
@@ -17,7 +17,7 @@ def categorical_error(y_true, y_pred):
     return 1.0 - tf.keras.metrics.categorical_accuracy(y_true, y_pred)
 
 
-class CountWorkloads(det_keras.callbacks.Callback):
+class CountWorkloads(det.callbacks.Callback):
     """Has a hook of each kind, and a state that goes into checkpoints."""
 
     def __init__(self):
@@ -64,7 +64,7 @@ class AugmentedTrial(TFKerasTrial):
         return model
 
     def keras_callbacks(self):
-        slower = det_keras.callbacks.ReduceLROnPlateau(monitor="val_categorical_error", patience=2)
+        slower = det.callbacks.ReduceLROnPlateau(monitor="val_categorical_error", patience=2)
         return [CountWorkloads(), slower]
 
     def build_training_data_loader(self):
