@@ -19,7 +19,7 @@ from generic_trainer._run.store import (
     sizes_below,
 )
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.launchers import Job, launch, with_a_worker_for_each_slot
+from generic_trainer.launchers import Job, launch
 from generic_trainer.tracking import Tracking, track
 from generic_trainer.training import is_chief
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, lint_eval_config
@@ -43,7 +43,6 @@ def train_and_publish(job: Job, trackings: Sequence[Tracking] = ()) -> Validatio
         ConfigurationError: the Evaluator would fail with the eval config.
         GenericTrainerError: see `Launcher` and `publish`.
     """
-    job = with_a_worker_for_each_slot(job)
     if not is_chief():
         launch(job)
         return None

@@ -23,9 +23,6 @@ from generic_trainer.launchers._options import (
     TrainJobOptions,
     VertexOptions,
 )
-from generic_trainer.launchers._slots import (
-    with_a_worker_for_each_slot as with_a_worker_for_each_slot,
-)
 
 __all__ = [
     "Distribution",

@@ -335,10 +335,11 @@ def fit_to_workers(
     if run.slots not in (1, slots):
         _logger.warning(
             "resources.slots_per_trial is %d, but the trial has %d, one for each worker: a process "
-            "alone trains on whole batches. Distribution(launcher='local') starts a worker for "
-            "each slot.",
+            "alone trains on whole batches. Distribution(launcher='local', num_workers=%d) starts "
+            "a worker for each slot.",
             run.slots,
             slots,
+            run.slots,
         )
     return dataclasses.replace(run, slots=slots, workers=workers), strategy
 
