@@ -7,7 +7,7 @@ them share one directory. Three hosts form a cluster by `ray start`. A fourth on
 of it, runs the pipeline. Two workers train; the fault happens between two of their steps.
 
 Needs root, Linux, and the commands `ip` and `unshare`. Prints what each run ended with, and after
-how long. Exits with 1 if a run ended otherwise than it should, took too long, or left actors behind.
+how long. Exits with 1 if one ended otherwise than it should, took too long, or left actors behind.
 """
 
 from __future__ import annotations
