@@ -78,11 +78,11 @@ class ModelState:
 
         return write
 
-    def read_weights(self, directory: str) -> list[str]:
+    def read_weights(self, directory: str) -> None:
         """Restores the variables that a model is made of; builds it first if it has not been.
 
-        Returns:
-            The names of variables that the model has and the checkpoint has not.
+        Raises:
+            ValueError: the model has variables that the checkpoint has not.
         """
         self._path, self.saved = tensors_in(directory), read_state(directory, _VALUES)
         self._adapted, build_config = unpickled_data(self.saved["learned"])
@@ -92,7 +92,8 @@ class ModelState:
         weights = {
             name: part for name, part in self.variables.items() if name.startswith("weights/")
         }
-        return sorted(self._read_variables(weights)[0])
+        if missing := self._read_variables(weights)[0]:
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
 
     def read(self) -> None:
         """Restores the state, when all variables have been made.
