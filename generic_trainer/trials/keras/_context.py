@@ -116,7 +116,7 @@ class TFKerasContext(TrialContext):
         Args:
             verbose: passed on to callbacks.
             class_weight: class → weight of its records in training.
-            workers: threads that read a Keras Sequence; 0 is the training thread.
+            workers: threads that read a Keras Sequence; with 0 no batch is read ahead.
             use_multiprocessing: has no effect: they are threads.
             max_queue_size: batches that they read ahead.
             validation_steps: batches of a Dataset that are validated on; by default all.
