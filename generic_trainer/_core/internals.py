@@ -57,7 +57,6 @@ KERAS_2_AGGREGATE            tf_keras:optimizers.legacy.Optimizer._aggregate_gra
 KERAS_2_API                  tf_keras.api._v2.keras                                      the tf.keras of estimators
 KERAS_2_API_V1               tf_keras.api._v1.keras                                      the tf.compat.v1.keras of estimators
 KERAS_2_LAYERS               tf_keras:Model._flatten_layers                              a first step that does not convert Keras 2
-KERAS_2_LEGACY_BUILD         tf_keras:optimizers.legacy.Optimizer._create_all_weights    checkpoints of Keras trials before their first batch
 KERAS_2_SEEDS                tf_keras.src.backend:_SEED_GENERATOR                        resuming with the random state of the previous run
 
 KERAS_3_BUILD                keras:Model._maybe_symbolic_build                           building models on several workers without consuming a batch

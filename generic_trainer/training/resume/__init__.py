@@ -19,12 +19,10 @@ __getattr__, __dir__ = lazy_names(
         "_callbacks": "restore_weights resume_callbacks",
         "_manager": "CheckpointManager SavedCheckpoint",
         # For trials, whose checkpoints hold the same.
-        "_adapted": "adapted_state set_adapted_state",
         "_randomness": "random_state set_random_state",
-        "_replicas": "OwnOfReplicas",
+        "_fit": "fitting",
         "_state": "ModelState",
         "_unsaved": "stateful_draws_of_graph",
-        "_variables": "WEIGHTS variables_of",
-        "generic_trainer.training._plain": "read_state write_state",
+        "generic_trainer.training._plain": "pickled read_state write_state",
     },
 )

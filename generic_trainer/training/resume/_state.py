@@ -76,11 +76,11 @@ class ModelState:
 
         return write
 
-    def read_weights(self, directory: str) -> list[str]:
+    def read_weights(self, directory: str) -> None:
         """Restores the variables that a model is made of; builds it first if it has not been.
 
-        Returns:
-            The names of variables that the model has and the checkpoint has not.
+        Raises:
+            ValueError: the model has variables that the checkpoint has not.
         """
         self._path, self.saved = tensors_in(directory), read_state(directory, _VALUES)
         self._adapted, build_config = unpickled_data(self.saved["learned"])
@@ -88,7 +88,8 @@ class ModelState:
             self._model.build_from_config(build_config)
         self.find_variables()
         names = filter(lambda name: name.startswith(WEIGHTS), self.variables)
-        return sorted(self._read_variables({name: self.variables[name] for name in names})[0])
+        if missing := self._read_variables({name: self.variables[name] for name in names})[0]:
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
 
     def read(self) -> None:
         """Restores the state, when all variables have been made.

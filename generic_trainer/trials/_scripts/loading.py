@@ -1,4 +1,4 @@
-"""The trials of a script: loaded one after another, or tried on one batch here.
+"""The trials of a script, loaded one after another.
 
 On a cluster, and as the module file of a pipeline, the script is run anew for each trial, while
 that is the current one, up to the line that would train and no further: `init` returns the context
@@ -7,10 +7,7 @@ of the trial; the call that would train raises an exception that carries the con
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import dataclasses
-import logging
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +17,12 @@ from typing import Any
 from absl import flags
 
 from generic_trainer._core.files import gfile
-from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import is_chief
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials._pipeline import experiment_config, in_pipeline
 from generic_trainer.trials._run_fn import run_fn_from_trial
 from generic_trainer.trials._trial import Trial, TrialRun, sole_trial
-
-_ONE_BATCH = {"name": "single", "max_length": {"batches": 1}}  # a searcher
-
-_logger = logging.getLogger(__name__)
 
 
 class StopLoadingImplementation(BaseException):
@@ -113,27 +105,8 @@ def nothing_trained(path: str) -> ModuleFileError:
     )
 
 
-def local_run(config: Mapping[str, Any] | None) -> TrialRun:
-    """Returns the one trial of a local test; what only a cluster can do is ignored."""
-    run = sole_trial(config or {})
-    config = {"searcher": _ONE_BATCH, **run.config, "scheduling_unit": 1}
-    return dataclasses.replace(run, config=config)
-
-
-def try_one_batch(controller: Controller) -> None:
-    """Trains one batch, validates once, writes a checkpoint, deletes it, and closes the trial."""
-    with contextlib.closing(controller), ScratchFolder("checkpoint-") as folder:
-        _logger.info("Training on one batch: %s", controller.train(1))
-        _logger.info("Validating: %s", controller.validate())
-        controller.save(folder)
-        _logger.info(
-            "A checkpoint was written and deleted again. The test is passed; to run the whole "
-            "experiment, submit it (local=False) or run it in a pipeline."
-        )
-
-
 def one_batch_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a configuration that trains one batch on the cluster, to see that all fits together.
+    """Returns a configuration of one trial on one batch, to see that all fits together.
 
     It validates and writes a checkpoint after that batch.
     """
@@ -143,9 +116,9 @@ def one_batch_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "description": f"[test-mode] {config.get('description', '')}".strip(),
         "scheduling_unit": 1,
         "min_validation_period": {"batches": 1},
-        "searcher": {**_ONE_BATCH, "metric": metric},
+        "searcher": {"name": "single", "max_length": {"batches": 1}, "metric": metric},
         "max_restarts": 0,
-        "hyperparameters": dict(local_run(config).hparams),
+        "hyperparameters": dict(sole_trial(config).hparams),
     }
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.trials._config import check_fields
 from generic_trainer.trials._context import seed_generators
 from generic_trainer.trials._hyperparameters import Constant
@@ -162,7 +163,7 @@ def create_trial_instance(
         config: the experiment configuration.
         hparams: hyperparameters, in place of those drawn from the configuration's.
     """
-    run = loading.local_run({**(config or {}), **({"hyperparameters": hparams} if hparams else {})})
+    run = sole_trial({**(config or {}), **({"hyperparameters": hparams} if hparams else {})})
     run = dataclasses.replace(run, checkpoint_dir=checkpoint_dir)
     seed_generators(run.seed)
     context_class = getattr(trial_def, "trial_context_class", None)
@@ -195,26 +196,31 @@ def _begin(*given: Any, mode: Mode | str | None) -> tuple[TrialRun, Start] | str
     if current_pipeline() is not None:
         raise loading.StopLoadingImplementation(config=config)
     if is_importing():  # into a pipeline, which runs the script later
-        return loading.local_run(config), lambda controller: controller.close()
+        return sole_trial(config), lambda controller: controller.close()
     is_local = local if mode is None else Mode(mode) is Mode.LOCAL
     if is_local and context_dir:
         os.chdir(job.existing_context_dir(context_dir))
-    if is_local and (test or mode is not None):
-        return loading.local_run(config), loading.try_one_batch
-    if is_local:
-        run, (_, directory) = sole_trial(config), job.new_results(config, "local")
-        return run, functools.partial(_train_here, run, directory)
-    config = loading.one_batch_config(config) if test else config
-    return job.submit(config, context_dir, command, master_url)
+    is_test = test or (is_local and mode is not None)
+    config = loading.one_batch_config(config) if is_test else config
+    if not is_local:
+        return job.submit(config, context_dir, command, master_url)
+    directory = None if is_test else job.new_results(config, "local")[1]
+    run = sole_trial(config)
+    return run, functools.partial(_train_here, run, directory)
 
 
-def _train_here(trial: TrialRun, directory: str, controller: Controller) -> None:
-    """Trains the trial of a script to its end, validates, and exports the model."""
+def _train_here(trial: TrialRun, directory: str | None, controller: Controller) -> None:
+    """Trains the trial of a script to its end, validates, and exports the model.
+
+    Without a directory for the results, they are deleted.
+    """
     hparams = {name: Constant(value) for name, value in trial.hparams.items()}
     searcher = {**(trial.config.get("searcher") or {}), "name": "single"}
     config = {**trial.config, "hyperparameters": hparams, "searcher": searcher}
-    job.run_trials(loading.script_trial(lambda: controller), config, directory)
-    _logger.info("The trial is trained; results are in %s", directory)
+    with ScratchFolder("experiment-") as scratch:
+        job.run_trials(loading.script_trial(lambda: controller), config, directory or scratch)
+    place = f"in {directory}" if directory else "deleted; to keep them, leave out test=True"
+    _logger.info("The trial is trained; its results are %s", place)
 
 
 def _stop_loading(controller: Controller) -> None:

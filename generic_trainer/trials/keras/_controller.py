@@ -11,19 +11,12 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
+from generic_trainer._core.values import unpickled_data
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed, keras_2_left_alone
-from generic_trainer.training.resume import set_random_state
+from generic_trainer.training.resume import ModelState, fitting, pickled, set_random_state
 from generic_trainer.trials._context import average
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.keras._checkpoint import (
-    CALLBACKS,
-    GENERATORS,
-    build_optimizer,
-    read_kept,
-    read_variables,
-    write_checkpoint,
-)
 from generic_trainer.trials.keras._data import make_data, weighted
 from generic_trainer.trials.keras._dispatch import Dispatch, numbers_of
 from generic_trainer.trials.keras._serving import export, servable
@@ -32,6 +25,8 @@ if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
 
 _TRAINING, _VALIDATION = "build_training_data_loader", "build_validation_data_loader"
+# Python's and NumPy's, in a state of all random generators.
+_GENERATORS = ("random_rng_state", "np_rng_state")
 
 
 @contextlib.contextmanager
@@ -139,23 +134,17 @@ class TFKerasController:
     def save(self, directory: str) -> None:
         """Writes a checkpoint; then the callbacks add their files."""
         self._open()
-        if not self._batches and getattr(self._model, "optimizer", None) is not None:
-            with self._strategy.scope():
-                build_optimizer(self._model.optimizer, self._model.trainable_variables)
         try:
-            write_checkpoint(
-                directory,
-                self._model,
-                self._context.optimizers,
-                callbacks=self._callbacks.state(),
-                code=self._callbacks.code,
-                generators=self._training.generators,
-            )
+            callbacks = pickled(self._callbacks.state(), self._callbacks.code)
         except ValueError as error:
             raise ModuleFileError(
                 f"get_state() of a callback returns what a checkpoint cannot keep: {error}. "
                 "Return numbers, texts, arrays, and lists, dicts or classes of your own of them."
             ) from error
+        state = ModelState(self._model, self._context.optimizers)
+        state.find_variables()
+        generators = dict(zip(_GENERATORS, self._training.generators or (), strict=False))
+        state.take({}, callbacks=callbacks, generators=generators)(directory)
         if is_chief():
             self._callbacks.call("on_checkpoint_end", directory)
 
@@ -176,7 +165,8 @@ class TFKerasController:
                 self._build_for_training()  # a model need not call all its parts to predict
         self._end()
         if checkpoint_dir is not None:
-            read_variables(checkpoint_dir, self._model)
+            with fitting(checkpoint_dir):
+                ModelState(self._model).read_weights(checkpoint_dir)
         export(*servable(self._model, sample[0]), fn_args)
 
     @_eagerly()
@@ -204,15 +194,20 @@ class TFKerasController:
         if self._is_open:
             return
         directory = self._run.checkpoint_dir
+        callbacks = None
         if directory is not None:
             self._build_for_training()
-            read_variables(directory, self._model, self._context.optimizers)
             self._training.replay(self._trained)
-            set_random_state(self._model, read_kept(directory, GENERATORS))
+            state = ModelState(self._model, self._context.optimizers)
+            with fitting(directory):
+                state.read_weights(directory)
+                callbacks = unpickled_data(state.saved["callbacks"], self._callbacks.code)
+                state.read()
+            set_random_state(None, state.saved["generators"])
         self._model.stop_training = False
         self._callbacks.call("on_train_begin", {})
-        if directory is not None:
-            self._callbacks.load(read_kept(directory, CALLBACKS, self._callbacks.code))
+        if callbacks is not None:
+            self._callbacks.load(callbacks)
         self._is_open = True
 
     def _build_for_training(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
-from generic_trainer.trials.keras._sequence import SequenceAdapter, as_tensors, standardized
+from generic_trainer.trials.keras._sequence import SequenceAdapter
 
 if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
@@ -27,7 +27,7 @@ _SAMPLES = 2
 
 
 class Data:
-    """Training or validation data: Datasets batched by the user, or a `read` makes the batches.
+    """Training or validation data, as Datasets of batches.
 
     Attributes:
         generators: state of Python's and NumPy's random generators that belongs to the batches
@@ -40,25 +40,20 @@ class Data:
     parts: int | None = None
     is_bare = False
 
-    def __init__(
-        self,
-        training: tf.data.Dataset,
-        validation: tf.data.Dataset,
-        read: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda batches: batches,
-    ) -> None:
-        self._training, self._validation, self._read = training, validation, read
-        spec = read(training).element_spec
+    def __init__(self, training: tf.data.Dataset, validation: tf.data.Dataset) -> None:
+        self._training, self._validation = training, validation
+        spec = training.element_spec
         self.is_bare = not isinstance(spec, tuple)
         self.parts = 1 if self.is_bare else len(spec)
 
     def training(self, start: int) -> tf.data.Dataset:
         """Returns batches without end, from the one after the first `start` on."""
         # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-        return self._read(self._training.repeat().skip(start))
+        return self._training.repeat().skip(start)
 
     def validation(self) -> tf.data.Dataset:
         """Returns the batches of one pass."""
-        return self._read(self._validation)
+        return self._validation
 
     def replay(self, batches: int) -> None:
         """Brings the user's own object to where it was after some batches of training."""
@@ -74,8 +69,8 @@ def make_data(data: Any, context: TFKerasContext, loader: str) -> Data:
         InvalidDataTypeException: it is none of these.
         CheckFailedError: it is too small, or a Dataset that was not wrapped.
     """
-    if isinstance(data, tuple):
-        return _arrays(as_tensors(data, loader), context, loader)
+    if isinstance(data, tuple) and len(data) in (2, 3):
+        return _arrays(data, context, loader)
     if isinstance(data, tf.data.Dataset):
         context.check_dataset()
         steps = context.fit_options.validation_steps
@@ -86,9 +81,16 @@ def make_data(data: Any, context: TFKerasContext, loader: str) -> Data:
         options = context.fit_options
         reading = (options.use_multiprocessing, options.workers, options.max_queue_size)
         return _Sequence(SequenceAdapter(data, *reading), context.share)
-    raise InvalidDataTypeException(
-        f"{loader} must return (x, y) or (x, y, sample_weight) of NumPy arrays, a tf.data.Dataset, "
-        f"a keras.utils.Sequence or a SequenceAdapter, but got {type(data).__name__}"
+    raise _no_data(data, loader)
+
+
+def _no_data(data: Any, loader: str, reason: str = "") -> InvalidDataTypeException:
+    kind = type(data).__name__
+    parts = f" of {', '.join(type(part).__name__ for part in data)}" if kind == "tuple" else ""
+    return InvalidDataTypeException(
+        f"{loader} must return (x, y) or (x, y, sample_weight) of arrays, or lists or dicts of "
+        "arrays, with as many records each, a tf.data.Dataset, a keras.utils.Sequence or a "
+        f"SequenceAdapter, but got {kind}{parts}{reason}"
     )
 
 
@@ -117,9 +119,15 @@ def weighted(dataset: tf.data.Dataset, class_weight: Mapping[int, float]) -> tf.
     return dataset.map(add)
 
 
-def _arrays(tensors: tuple[Any, ...], context: TFKerasContext, loader: str) -> Data:
+def _arrays(data: tuple[Any, ...], context: TFKerasContext, loader: str) -> Data:
     """Returns the batches of arrays, in the order in which they are."""
-    count = len(tf.nest.flatten(tensors)[0])
+    try:
+        arrays = _standardized(tuple(map(_arrays_of, data)))
+        with tf.device("CPU:0"):  # of all data, one batch at a time goes to an accelerator
+            tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
+            count = len(tf.data.Dataset.from_tensor_slices(tensors))
+    except (IndexError, TypeError, ValueError) as error:
+        raise _no_data(data, loader, f": {error}") from error
     size, whole = context.get_per_slot_batch_size(), context.get_global_batch_size()
     if count < whole:
         raise CheckFailedError(
@@ -127,7 +135,7 @@ def _arrays(tensors: tuple[Any, ...], context: TFKerasContext, loader: str) -> D
             f"{count}, and the batch size is {whole}"
         )
 
-    def batch(number: tf.Tensor) -> Any:
+    def batch(number: tf.Tensor) -> Any:  # several times as fast as `batch` of the slices
         rows = slice(number * size, (number + 1) * size)
         return tf.nest.map_structure(lambda tensor: tensor[rows], tensors)
 
@@ -135,7 +143,33 @@ def _arrays(tensors: tuple[Any, ...], context: TFKerasContext, loader: str) -> D
     # What is left over of the last global batch is dropped; each worker has as many of the others.
     training = tf.data.Dataset.range(count // whole * (whole // size)).shard(workers, rank)
     validation = tf.data.Dataset.range(-(-count // size))
-    return Data(training, validation, lambda n: n.map(batch).prefetch(tf.data.AUTOTUNE))
+    return Data(*(each.map(batch).prefetch(tf.data.AUTOTUNE) for each in (training, validation)))
+
+
+def _arrays_of(part: Any) -> Any:
+    """Returns the arrays of x, y or weights; a list of one array is the array."""
+    if isinstance(part, Mapping):
+        return {name: np.asarray(leaf) for name, leaf in part.items()}
+    if isinstance(part, list):
+        arrays = [*map(np.asarray, part)]
+        return arrays if len(arrays) > 1 else arrays[0]
+    return part
+
+
+def _standardized(batch: Any) -> Any:
+    """Returns nested arrays, lists as tuples and floats in Keras' type, float32 by default."""
+    if isinstance(batch, Mapping):
+        return {name: _standardized(part) for name, part in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return tuple(_standardized(part) for part in batch)
+    if isinstance(batch, tf.Tensor):
+        return batch
+    array = np.asarray(batch)
+    if array.dtype == object:  # of texts; pandas has them so
+        return array.astype(str) if array.size and isinstance(array.flat[0], str) else array
+    if issubclass(array.dtype.type, np.floating):
+        return array.astype(tf.keras.backend.floatx(), copy=False)
+    return array
 
 
 class _Sequence(Data):
@@ -171,7 +205,7 @@ class _Sequence(Data):
 
     def _dataset(self, noted: Iterator[Any]) -> tf.data.Dataset:
         noted = (
-            (standardized(batch if isinstance(batch, (list, tuple)) else (batch,)), generators)
+            (_standardized(batch if isinstance(batch, (list, tuple)) else (batch,)), generators)
             for batch, generators in noted
         )
         samples = list(itertools.islice(noted, _SAMPLES))

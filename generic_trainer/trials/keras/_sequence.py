@@ -1,4 +1,4 @@
-"""Keras Sequences, read ahead and in order, and arrays as tensors or as a Sequence of batches."""
+"""Keras Sequences, read ahead and in order, and arrays as a Sequence of batches."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import collections
 import concurrent.futures
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.texts import shown
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
+from generic_trainer.trials.errors import CheckFailedError
 
 _logger = logging.getLogger(__name__)
 
@@ -121,7 +120,7 @@ class SequenceAdapter:
             yield from self._epoch(0)
 
     def _epoch(self, first: int) -> Iterator[tuple[Any, Any]]:
-        if self._workers == 0:
+        if self._workers == 0:  # what it opens may belong to its thread, as SQLite's connections do
             yield from map(self._read, range(first, self._length))
             return
         if self._pool is None:
@@ -141,62 +140,6 @@ class SequenceAdapter:
 
 
 KerasDataAdapter = SequenceAdapter  # the name in the first release of 0.12
-
-
-def as_tensors(data: tuple[Any, ...], loader: str) -> tuple[Any, ...]:
-    """Returns (x, y) or (x, y, sample_weight) as tensors [N, ...], floats as Keras has them.
-
-    Raises:
-        InvalidDataTypeException: they are not arrays, or not two or three.
-        CheckFailedError: they differ in N.
-    """
-    if len(data) not in (2, 3):
-        raise InvalidDataTypeException(
-            f"{loader}: a tuple must be (x, y) or (x, y, sample_weight), but it has {len(data)} "
-            "items"
-        )
-    names = ("x", "y", "sample_weight")
-    with tf.device("CPU:0"):  # of all data, one batch at a time goes to an accelerator
-        tensors = tuple(
-            _tensors(part, f"{loader}: {name}") for name, part in zip(names, data, strict=False)
-        )
-    _records_of(tensors, f"{loader}: x, y and sample_weight")
-    return tensors
-
-
-def _tensors(part: Any, subject: str) -> Any:
-    """Returns an array [N, ...], also of a range or a Series, or a tuple or a dict of them."""
-    try:
-        if isinstance(part, Mapping):
-            arrays: Any = {name: np.asarray(leaf) for name, leaf in part.items()}
-        else:
-            arrays = [*map(np.asarray, part)] if isinstance(part, list) else np.asarray(part)
-        tensors = tf.nest.map_structure(tf.convert_to_tensor, standardized(arrays))
-    except (TypeError, ValueError):
-        tensors = ()
-    leaves = tf.nest.flatten(tensors)
-    if not (leaves and all(leaf.shape.rank for leaf in leaves)):
-        raise InvalidDataTypeException(
-            f"{subject} must be an array, a list of arrays or a dict of arrays, but got "
-            f"{shown(part)}"
-        )
-    return leaves[0] if isinstance(part, list) and len(leaves) == 1 else tensors
-
-
-def standardized(batch: Any) -> Any:
-    """Returns nested arrays, lists as tuples and floats in Keras' type, float32 by default."""
-    if isinstance(batch, Mapping):
-        return {name: standardized(part) for name, part in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        return tuple(standardized(part) for part in batch)
-    if isinstance(batch, tf.Tensor):
-        return batch
-    array = np.asarray(batch)
-    if array.dtype == object:  # of texts; pandas has them so
-        return array.astype(str) if array.size and isinstance(array.flat[0], str) else array
-    if issubclass(array.dtype.type, np.floating):
-        return array.astype(tf.keras.backend.floatx(), copy=False)
-    return array
 
 
 class ArrayLikeAdapter(tf.keras.utils.Sequence):  # type: ignore[misc]
@@ -231,7 +174,12 @@ class ArrayLikeAdapter(tf.keras.utils.Sequence):  # type: ignore[misc]
         super().__init__()
         self._parts = (x, y) if sample_weights is None else (x, y, sample_weights)
         self._size, self._drop = batch_size, drop_leftovers
-        self._count = _records_of(self._parts, "x, y and sample weights")
+        counts = {len(array) for array in tf.nest.flatten(self._parts)}
+        if len(counts) > 1:
+            raise CheckFailedError(
+                f"x, y and sample weights must have as many records each, but have {sorted(counts)}"
+            )
+        [self._count] = counts
         if self._count < batch_size:
             raise CheckFailedError(
                 f"Batch size is too large for the input data: it is {batch_size}, and there are "
@@ -266,13 +214,3 @@ class InMemorySequence(ArrayLikeAdapter):
     ) -> None:
         """Takes arrays; see `ArrayLikeAdapter`."""
         super().__init__(data, labels, batch_size, sample_weight, drop_leftovers)
-
-
-def _records_of(parts: tuple[Any, ...], subject: str) -> int:
-    """Returns N, which must be the same for all arrays."""
-    counts = {len(array) for array in tf.nest.flatten(parts)}
-    if len(counts) > 1:
-        raise CheckFailedError(
-            f"{subject} must have as many records each, but have {sorted(counts)}"
-        )
-    return counts.pop()

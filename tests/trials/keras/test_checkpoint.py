@@ -16,7 +16,7 @@ from generic_trainer.training.resume import read_state
 from generic_trainer.trials.keras import callbacks
 from tests.trials.by_hand import X
 from tests.trials.conftest import make_fn_args
-from tests.trials.keras.one_weight import OneWeight, weight_layer
+from tests.trials.keras.one_weight import OneWeight
 
 
 class Kept(callbacks.Callback):
@@ -29,7 +29,7 @@ class Kept(callbacks.Callback):
 
     def on_checkpoint_end(self, checkpoint_dir):
         files = {path.name for path in Path(checkpoint_dir).iterdir()}
-        assert "callbacks.pickle" in files
+        assert "values.pickle" in files
         Path(checkpoint_dir, "mine.txt").write_text("mine")
 
     def get_state(self):
@@ -44,32 +44,11 @@ def test_the_layout(open_trial, tmp_path):
     trial.train(2)
     trial.save(str(tmp_path))
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")) == [
-        "adapted.pickle",
-        "callbacks.pickle",
-        "determined-keras-model-weights.data-00000-of-00001",
-        "determined-keras-model-weights.index",
-        "determined-keras-optimizer-weights.data-00000-of-00001",
-        "determined-keras-optimizer-weights.index",
         "mine.txt",
-        "replicas.pickle",
-        "rng_state.pickle",
+        "tensors.data-00000-of-00001",
+        "tensors.index",
+        "values.pickle",
     ]
-    assert {"random_rng_state", "np_rng_state"} <= read_state(str(tmp_path), "rng_state").keys()
-
-
-def test_weights_can_be_read_by_keras_2(open_trial, tmp_path):
-    trial = open_trial()
-    trial.train(3)
-    trial.save(str(tmp_path))
-    path = str(tmp_path / "determined-keras-model-weights")
-    expected = np.array([[2.256]])
-    model = tf.keras.Sequential([tf.keras.Input([1]), weight_layer()])
-    if hasattr(model, "stateless_call"):  # Keras 3
-        weights = [variable.value for variable in model.variables]
-        tf.train.Checkpoint(weights=weights).read(path)
-    else:
-        model.load_weights(path).expect_partial()
-    assert model.get_weights()[0] == pytest.approx(expected, rel=1e-4)
 
 
 @dataclasses.dataclass
@@ -97,7 +76,9 @@ class KeepsBest(callbacks.Callback):
 
 def test_objects_of_the_trials_own_come_back(open_trial, tmp_path):
     first, second = KeepsBest(Best(np.ones(2), {"a"}, np.random.default_rng(1))), KeepsBest()
-    open_trial(callbacks=[first]).save(str(tmp_path))
+    trial = open_trial(callbacks=[first])
+    trial.train(1)
+    trial.save(str(tmp_path))
     open_trial(callbacks=[second], checkpoint_dir=str(tmp_path)).train(1)
     assert (second.kept.weights.tolist(), second.kept.names) == ([1.0, 1.0], {"a"})
     assert second.kept.generator.random() == np.random.default_rng(1).random()
@@ -118,10 +99,16 @@ class Harm:
         return os.mkdir, ("made",)
 
 
-@pytest.mark.parametrize("name", ["callbacks", "rng_state"])
-def test_what_somebody_else_has_pickled_is_not_run(open_trial, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("is_of_callbacks", [True, False])
+def test_what_somebody_else_has_pickled_is_not_run(
+    open_trial, tmp_path, monkeypatch, is_of_callbacks
+):
     open_trial(callbacks=[Kept()]).save(str(tmp_path))
-    (tmp_path / f"{name}.pickle").write_bytes(pickle.dumps(Harm()))
+    content = pickle.dumps(Harm())
+    if is_of_callbacks:
+        values = {**read_state(str(tmp_path), "values"), "callbacks": content}
+        content = pickle.dumps(values)
+    (tmp_path / "values.pickle").write_bytes(content)
     monkeypatch.chdir(tmp_path)
     resumed = open_trial(callbacks=[Kept()], checkpoint_dir=str(tmp_path))
     with pytest.raises(TrainingError, match="mkdir, which is no data"):

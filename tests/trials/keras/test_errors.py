@@ -27,11 +27,12 @@ def loading(role, data):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ((X,), "it has 1 items"),
-        (("texts", X), "x must be an array, a list of arrays or a dict of arrays, but got 'texts'"),
-        (([1.0, 2.0], X), "x must be .* but got \\[1.0, 2.0\\]"),
-        ((X, None), "y must be an array, a list of arrays or a dict of arrays, but got None"),
-        (([], X), r"x must be .* but got \[\]"),
+        ((X,), r"must return \(x, y\) .* but got tuple of ndarray$"),
+        (("texts", X), r"must return \(x, y\) .* but got tuple of str, ndarray: "),
+        (([1.0, 2.0], X), r"lists or dicts of arrays.* but got tuple of list, ndarray: "),
+        ((X, None), r"must return .* but got tuple of ndarray, NoneType: "),
+        (([], X), r"must return .* but got tuple of list, ndarray: "),
+        ((X, X[1:]), "with as many records each.* ndarray, ndarray: .* are not compatible"),
         ([X, X], "must return .* but got list"),
         (None, "but got NoneType"),
         (iter([(X, X)]), "but got list_iterator"),

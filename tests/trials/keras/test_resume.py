@@ -189,7 +189,7 @@ def test_a_checkpoint_of_another_model(open_trial, tmp_path):
         def make_model(self):
             return tf.keras.Sequential([tf.keras.layers.Dense(2), tf.keras.layers.Dense(1)])
 
-    with pytest.raises(TrainingError, match="does not fit the model of build_model"):
+    with pytest.raises(TrainingError, match="does not fit the model and the data of this run"):
         open_trial(Wider, batches_trained=1, checkpoint_dir=str(tmp_path)).train(1)
 
 
