@@ -16,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import importlib.metadata
+import pkgutil
 import platform
 import sys
 from collections.abc import Callable, Iterator
@@ -115,11 +115,8 @@ class PrivateName:
         Raises:
             ConfigurationError: the installed release has no such name.
         """
-        module, _, names = self.path.partition(":")
         try:
-            return functools.reduce(
-                getattr, filter(None, names.split(".")), importlib.import_module(module)
-            )
+            return pkgutil.resolve_name(self.path)
         except (ImportError, AttributeError) as error:
             raise self._missing() from error
 
