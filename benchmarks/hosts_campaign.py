@@ -243,7 +243,7 @@ def _drive(name: str, address: str, folder: str) -> int:
     except Exception as error:
         print("FAILED", type(error).__name__, str(error).replace("\n", " "))
         return 1
-    weights = {text.split("] ")[0] for text in jobs.told(job, "weights:").values()}
+    weights = set(re.findall(r"weights: (\[.*?\])", jobs.log(job)))
     print("TRAINED", *sorted(weights), jobs.exported(job))
     return 0
 

@@ -30,6 +30,11 @@ LOCK_SUFFIX = ".lock"
 _CLAIM_S = 1.0  # `sweep` of another process holds a lock for a moment
 
 
+def system_temp_dir() -> str:
+    """Returns the directory for the temporary files of all programs, which `TMPDIR` may name."""
+    return tempfile.gettempdir()
+
+
 def look_up_temp_dir() -> None:
     """Looks up the directory for temporary files again, after `TMPDIR` has changed."""
     tempfile.tempdir = None

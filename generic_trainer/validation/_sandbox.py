@@ -22,12 +22,11 @@ import platform
 import re
 import resource
 import struct
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from generic_trainer._core.machine import MIB
-from generic_trainer._core.scratch import look_up_temp_dir
+from generic_trainer._core.scratch import look_up_temp_dir, system_temp_dir
 from generic_trainer.validation._isolation import SHARED_MEMORY, libc_call, make_read_only
 
 _MAX_FILE_BYTES = 256 * MIB  # what the rehearsal of an Evaluator writes is a thousandth of it
@@ -81,7 +80,7 @@ def confine(
     Returns:
         What it is not protected from, because the system does not allow it.
     """
-    places = (*_HIDDEN, os.path.expanduser("~"), tempfile.gettempdir())
+    places = (*_HIDDEN, os.path.expanduser("~"), system_temp_dir())
     hidden = {os.path.realpath(path) for path in places}
     os.environ["HOME"] = str(work)
     os.environ["TMPDIR"] = str(work)
