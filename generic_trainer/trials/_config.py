@@ -115,8 +115,7 @@ class ExperimentConfig(dict[str, Any]):
 
     def scheduling_unit(self) -> int:
         """Returns the batches in a training workload."""
-        named = self.get("scheduling_unit") or self.get("batches_per_step")
-        return int(named or DEFAULT_SCHEDULING_UNIT)
+        return int(self.get("scheduling_unit") or DEFAULT_SCHEDULING_UNIT)
 
     batches_per_step = scheduling_unit  # its name in 0.12
 
@@ -290,6 +289,7 @@ class ExperimentSettings(Section, extra="forbid"):
         min_validation_period: validate at least this often; None leaves it to the end.
         checkpoint_policy: which validations are followed by a checkpoint.
         records_per_epoch: what turns epochs into batches; 0 if unknown.
+        raw: the configuration as the user wrote it.
     """
 
     checkpoint_policy: Literal["best", "all", "none"] = "best"
@@ -311,12 +311,7 @@ class ExperimentSettings(Section, extra="forbid"):
     resources: Resources = Resources()
     scheduling_unit: _AboveZero = DEFAULT_SCHEDULING_UNIT
     searcher: Searcher = Searcher()
-    _raw: Mapping[str, Any] = pydantic.PrivateAttr(default={})
-
-    @property
-    def raw(self) -> Mapping[str, Any]:
-        """The configuration as the user wrote it."""
-        return self._raw
+    raw: Mapping[Any, Any] = {}
 
     @property
     def counts_epochs(self) -> bool:
@@ -332,9 +327,7 @@ def check_fields(raw: Mapping[str, Any], default_batches: int | None = None) -> 
         ConfigurationError: with all fields that are wrong or unknown.
     """
     with reported(ExperimentSettings, _SUBJECT):
-        experiment = ExperimentSettings.model_validate(_of_today(raw, default_batches))
-    experiment._raw = raw
-    return experiment
+        return ExperimentSettings.model_validate(_of_today(raw, default_batches))
 
 
 def parse_experiment(
@@ -362,13 +355,13 @@ def parse_experiment(
     return experiment
 
 
-def _of_today(raw: Any, default_batches: int | None) -> Any:
+def _of_today(written: Any, default_batches: int | None) -> Any:
     """Returns a configuration with the names of 0.13, and batches where 0.12 had steps."""
-    if not isinstance(raw, Mapping):
-        return raw
+    if not isinstance(written, Mapping):
+        return written
     raw = {
         name: value
-        for name, value in raw.items()
+        for name, value in written.items()
         if name not in _NOT_CHECKED and not str(name).startswith(_TFX_PREFIX)
     }
     unit = raw.get("scheduling_unit") or raw.get("batches_per_step") or DEFAULT_SCHEDULING_UNIT
@@ -387,7 +380,7 @@ def _of_today(raw: Any, default_batches: int | None) -> Any:
         renamed = {_STEPS[name]: batches(given.pop(name)) for name in _STEPS if name in given}
         raw["searcher"] = {**default, **renamed, **given}
     raw.pop("batches_per_step", None)
-    return {**raw, "scheduling_unit": unit}
+    return {**raw, "scheduling_unit": unit, "raw": written}
 
 
 def log_unused(experiment: ExperimentSettings, *, is_job: bool) -> None:
@@ -411,8 +404,9 @@ def log_unused(experiment: ExperimentSettings, *, is_job: bool) -> None:
         )
 
 
-def directory_of(name: str, section: Mapping[str, Any]) -> str:
+def directory_of(config: Mapping[str, Any], name: str) -> str:
     """Returns the directory, local or remote, of a `checkpoint_storage` or a `data_layer`."""
+    section: Mapping[str, Any] = config.get(name) or {}
     path_field, folder_field, path = _PLACES[name]
     kind = section.get("type", "shared_fs")
     if kind == "shared_fs":

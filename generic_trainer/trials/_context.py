@@ -20,10 +20,8 @@ from generic_trainer.training import distributed, get_strategy
 from generic_trainer.trials._config import ExperimentConfig
 from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials._pipeline import Pipeline, current_pipeline, get_pipeline
-from generic_trainer.trials._trial import HorovodContext, TrialRun, sole_trial
+from generic_trainer.trials._trial import HorovodContext, TrialRun, global_batch_size, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
-
-_GLOBAL_BATCH_SIZE = "global_batch_size"
 
 _logger = logging.getLogger(__name__)
 
@@ -80,7 +78,7 @@ class TrialContext:
         self.hvd_config = hvd_config or HorovodContext(env.workers > 1)
         self._config = env.experiment_config
         _check_optimizations(self._config.get("optimizations") or {}, env.hparams)
-        self._batch_size = _global_batch_size(env.hparams, env.slots)
+        self._batch_size = global_batch_size(env.hparams.get("global_batch_size"), env.slots)
         self._stop_requested = self._has_dataset = False
         self.distributed = DistributedContext(env.slots)
         self.experimental: Any = self.experimental_class(self)
@@ -197,7 +195,7 @@ class TrialContext:
                 f"Could not find name '{name}' in experiment hyperparameters. Please check your "
                 "experiment configuration 'hyperparameters' section."
             )
-        if name == _GLOBAL_BATCH_SIZE:
+        if name == "global_batch_size":
             _logger.warning(
                 "Please use `context.get_per_slot_batch_size()` and "
                 "`context.get_global_batch_size()` instead of accessing `global_batch_size` "
@@ -268,31 +266,6 @@ class NativeContext(TrialContext):
 
     Source: `determined.NativeContext` of Determined 0.12 and 0.13.
     """
-
-
-def _global_batch_size(hparams: Mapping[str, Any], slots: int) -> int:
-    """Returns the records in a training step: the hyperparameter, as far as slots can share it."""
-    if _GLOBAL_BATCH_SIZE not in hparams:
-        raise InvalidArgumentsError(
-            "Please specify `global_batch_size` under `hyperparameters` in experiment config."
-        )
-    size = hparams[_GLOBAL_BATCH_SIZE]
-    if not isinstance(size, int) or isinstance(size, bool):
-        raise CheckFailedError(f"`global_batch_size` hparam must be an int, but got {size!r}.")
-    if size < slots or size < 1:
-        raise InvalidArgumentsError(
-            "Please set the `global_batch_size` hyperparameter to be greater or equal to the "
-            f"number of slots. Current batch_size: {size}, slots_per_trial: {slots}."
-        )
-    effective = size // slots * slots
-    if effective != size:
-        _logger.warning(
-            "`global_batch_size` changed from %d to %d to divide equally across %d slots.",
-            size,
-            effective,
-            slots,
-        )
-    return effective
 
 
 def _check_optimizations(optimizations: Mapping[str, Any], hparams: Mapping[str, Any]) -> None:

@@ -98,7 +98,7 @@ class DatasetCache:
         self, role: str, name: str, version: str, reshuffle: bool | None, divisor: int = 1
     ) -> Callable[[Maker], Maker]:
         self.used.add(role)
-        root = directory_of("data_layer", self._context.env.config.get("data_layer") or {})
+        root = directory_of(self._context.env.config, "data_layer")
         directory = os.path.join(root, _quoted(name), _quoted(f"{version}_{role}"))
 
         def decorate(make: Maker) -> Maker:

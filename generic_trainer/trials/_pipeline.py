@@ -89,21 +89,7 @@ class Pipeline:
             label_key=label_key,
         )
         files = self.fn_args.train_files if is_training else self.fn_args.eval_files
-        data = self.fn_args.data_accessor.tf_dataset_factory(files, options, self.schema)
-        return data.map(_with_any_batch) if is_training else data
-
-
-def _with_any_batch(*parts: Any) -> Any:
-    """Forgets the size of batches, which data without an end show: it is not that of serving."""
-    import tensorflow as tf
-
-    def forget(part: Any) -> Any:
-        if not isinstance(part, tf.Tensor):
-            return part
-        return tf.compat.v1.placeholder_with_default(part, [None, *part.shape[1:]])
-
-    forgotten = tf.nest.map_structure(forget, parts)
-    return forgotten if len(parts) > 1 else forgotten[0]
+        return self.fn_args.data_accessor.tf_dataset_factory(files, options, self.schema)
 
 
 _current: contextvars.ContextVar[Pipeline | None] = contextvars.ContextVar(

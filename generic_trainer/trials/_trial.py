@@ -10,6 +10,7 @@ import contextvars
 import dataclasses
 import functools
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -19,7 +20,10 @@ from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.trials._config import ExperimentConfig, check_fields
 from generic_trainer.trials._hyperparameters import sample
 from generic_trainer.trials._loop import Controller
+from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 from generic_trainer.user_code import loaded_modules
+
+_logger = logging.getLogger(__name__)
 
 # Sections about what only a cluster can do.
 _CLUSTER_ONLY = ("bind_mounts", "checkpoint_storage", "environment", "optimizations", "resources")
@@ -120,19 +124,34 @@ class Trial:
 
     @classmethod
     def global_batch_size(cls, run: TrialRun) -> int:
-        """Returns what turns records into batches: the hyperparameter of that name.
+        """Returns what turns records into batches; see the function of this name."""
+        size = run.hparams.get("batch_size")  # of PEDL
+        return global_batch_size(run.hparams.get("global_batch_size", size))
 
-        Raises:
-            ConfigurationError: it is missing, or not a whole number.
-        """
-        names = ("global_batch_size", "batch_size")
-        size = next((run.hparams[name] for name in names if name in run.hparams), None)
-        if not isinstance(size, int) or size < 1:
-            raise ConfigurationError(
-                "Lengths in records or epochs need the hyperparameter global_batch_size, a whole "
-                f"number above 0, but got {size!r}. Give lengths as {{'batches': number}} instead."
-            )
-        return size
+
+def global_batch_size(size: Any, slots: int = 1) -> int:
+    """Returns the records in a training step: the hyperparameter, as far as slots can share it."""
+    if size is None:
+        raise InvalidArgumentsError(
+            "Please specify `global_batch_size` under `hyperparameters` in experiment config. "
+            "Lengths in records or epochs need it, too."
+        )
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise CheckFailedError(f"`global_batch_size` hparam must be an int, but got {size!r}.")
+    if size < slots or size < 1:
+        raise InvalidArgumentsError(
+            "Please set the `global_batch_size` hyperparameter to be greater or equal to the "
+            f"number of slots. Current batch_size: {size}, slots_per_trial: {slots}."
+        )
+    effective = size // slots * slots
+    if effective != size:
+        _logger.warning(
+            "`global_batch_size` changed from %d to %d to divide equally across %d slots.",
+            size,
+            effective,
+            slots,
+        )
+    return effective
 
 
 # The function of a module of PEDL that returns the data.
@@ -296,19 +315,21 @@ def downloaded(trial_class: type[Trial], run: TrialRun) -> TrialRun:
 
     A function of that name that does not take (experiment_config, hparams) is the user's own.
     """
-    download = module_function(trial_class, "download_data")
-    if (
-        download is None
-        or run.download_dir is not None
-        or not issubclass(trial_class, HparamsTrial)
-    ):
-        return run
+    is_asked = issubclass(trial_class, HparamsTrial) and run.download_dir is None
+    download = module_function(trial_class, "download_data") if is_asked else None
     arguments = run.experiment_config, dict(run.hparams)
-    try:
-        inspect.signature(download).bind(*arguments)
-    except TypeError:
+    if download is None or not takes(download, *arguments):
         return run
     return dataclasses.replace(run, download_dir=download(*arguments))
+
+
+def takes(function: Callable[..., Any], *args: Any, **named: Any) -> bool:
+    """Whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **named)
+    except TypeError:
+        return False
+    return True
 
 
 def code_file(module: str) -> str | None:

@@ -90,8 +90,7 @@ def submit(
 def new_results(config: Mapping[str, Any], kind: str) -> tuple[str, str]:
     """Returns a new name, and the directory of this name below the `checkpoint_storage`."""
     name = f"{kind}-{uuid.uuid4().hex[:12]}"
-    storage = config.get("checkpoint_storage") or {}
-    return name, os.path.join(directory_of("checkpoint_storage", storage), name)
+    return name, os.path.join(directory_of(config, "checkpoint_storage"), name)
 
 
 def _connect(address: str) -> Any:

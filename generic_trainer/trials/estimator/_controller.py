@@ -2,9 +2,9 @@
 
 The files of a checkpoint, to which hooks may add::
 
-    checkpoint  graph.pbtxt  model.ckpt-300.{index,meta,data-…}    the session
-    <name>/<time>/saved_model.pb                                   an export per receiver function
-    rng_state.pickle                                               random generators
+    checkpoint  model.ckpt-300.{index,meta,data-…}    the session
+    <name>/<time>/saved_model.pb                      an export per receiver function
+    rng_state.pickle                                  random generators
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from generic_trainer.trials.estimator._training import StopHook, Training
 if TYPE_CHECKING:
     from generic_trainer.trials.estimator._context import EstimatorContext
 
-_GRAPH_FILES = ("checkpoint", "graph.pbtxt")
 _GENERATORS = "rng_state"
 
 _logger = logging.getLogger(__name__)
@@ -224,7 +223,7 @@ def _copy_state(source: str, target: str) -> None:
     newest = os.path.basename(tf.train.latest_checkpoint(source))
     gfile().makedirs(target)
     for name in gfile().listdir(source):
-        if name in _GRAPH_FILES or name.startswith(f"{newest}."):
+        if name == "checkpoint" or name.startswith(f"{newest}."):
             gfile().copy(os.path.join(source, name), os.path.join(target, name), overwrite=True)
 
 

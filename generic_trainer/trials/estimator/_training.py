@@ -103,13 +103,10 @@ class Training(StopHook):
         return self._results
 
     def save(self, directory: str) -> None:
-        """Writes the state of the session, and its graph, into the estimator's directory."""
+        """Writes the state of the session, with its graph, into the estimator's directory."""
         self.start()
         path = os.path.join(directory, "model.ckpt")
         with self._graph.as_default():
-            if not os.path.exists(os.path.join(directory, "graph.pbtxt")):
-                graph_def = self._graph.as_graph_def(add_shapes=True)
-                tf.io.write_graph(graph_def, directory, "graph.pbtxt")
             step = tf.compat.v1.train.global_step(self._session, self._step)
             saved = self._saver.save(self._session, path, global_step=step)
         # A saver of the user's may have written where the directory is now; it will be elsewhere.

@@ -16,21 +16,13 @@ from generic_trainer import estimator as tf_estimator
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.estimator import tf1
 from generic_trainer.trials._estimator_exports import name_default_signature
+from generic_trainer.trials._trial import takes
 
 
 def taken(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
     """Returns those arguments that a function takes by these names."""
     names = inspect.signature(function).parameters
     return {name: value for name, value in arguments.items() if name in names}
-
-
-def takes(function: Callable[..., Any], *args: Any, **named: Any) -> bool:
-    """Whether a function can be called with these arguments."""
-    try:
-        inspect.signature(function).bind(*args, **named)
-    except TypeError:
-        return False
-    return True
 
 
 class ModeKeys:

@@ -12,9 +12,10 @@ from generic_trainer.errors import ConfigurationError, ExportError
 from generic_trainer.training import is_chief
 from generic_trainer.trials._estimator_exports import export_features
 from generic_trainer.trials._pipeline import Pipeline, current_pipeline, in_pipeline, tuned_values
+from generic_trainer.trials._trial import takes
 from generic_trainer.trials.experiment._experiment import Experiment
 from generic_trainer.trials.experiment._hparams import HParams
-from generic_trainer.trials.experiment._learn import RunConfig, takes
+from generic_trainer.trials.experiment._learn import RunConfig
 from generic_trainer.user_code import is_importing
 
 __all__ = ["run"]  # `run_fn_from_experiment` is offered by the package

@@ -153,11 +153,8 @@ class TensorBoard(tf.keras.callbacks.TensorBoard, Callback):
         """Takes Keras' arguments."""
         kwargs.pop("log_dir", None)
         run = current_run()
-        if run is None or run.log_dir is None:
-            self._folder = ScratchFolder("tensorboard-")
-            log_dir = self._folder.path
-        else:
-            log_dir = os.path.join(run.log_dir, "keras")
+        self._folder = ScratchFolder("tensorboard-")  # of a trial that has no place for them
+        log_dir = os.path.join((run and run.log_dir) or self._folder.path, "keras")
         super().__init__(log_dir, *args[1:], **kwargs)
         self.tests = 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -79,21 +78,6 @@ class TensorFlowTrial(HparamsTrial, abc.ABC):
         return TensorFlowController(cls, run)
 
 
-@dataclasses.dataclass(frozen=True)
-class Built:
-    """What was built.
-
-    Attributes:
-        record: the argument of `build_graph`.
-        outputs: its results, and as `SHARE` the share of the batch, from 0 to 1.
-        train_op: a step, of all workers together.
-    """
-
-    record: Any
-    outputs: dict[str, Any]
-    train_op: tf.Operation
-
-
 class TensorFlowController:
     """Trains, validates, saves and exports one trial."""
 
@@ -118,8 +102,9 @@ class TensorFlowController:
             self._validation = tf1.data.make_initializable_iterator(validation)
             self._is_training = tf1.placeholder_with_default(False, [], "is_training")
             record = tf.cond(self._is_training, self._training.get_next, self._validation.get_next)
-            self._built = build(trial, record, self._is_training, run)
-            self._metrics = _metrics(trial, self._built.outputs, run)
+            built = build(trial, record, self._is_training, run)
+            self._record, self._outputs, self._train_op = built
+            self._metrics = _metrics(trial, self._outputs, run)
             self._saver = tf1.train.Saver(max_to_keep=None)
             self._reset = tf1.local_variables_initializer()
             initialise = [tf1.global_variables_initializer(), self._reset, tf1.tables_initializer()]
@@ -137,7 +122,7 @@ class TensorFlowController:
 
     def train(self, batches: int) -> dict[str, Any]:
         """Trains on the next batches and returns the metrics, averaged over them."""
-        step = self._step("training", self._built.train_op)
+        step = self._step("training", self._train_op)
         try:
             with distributed.explained_failures():
                 return average((step() for _ in range(batches)), SHARE)
@@ -155,8 +140,8 @@ class TensorFlowController:
         metrics = average(_until_end(self._step("validation")), SHARE)
         if not metrics:
             raise ModuleFileError(f"{LOADERS}: the validation Dataset has no batch")
-        outputs = self._built.outputs
-        pairs = {name: outputs[name][0] for name in metrics if isinstance(outputs[name], tuple)}
+        both = {name: self._outputs[name] for name in metrics}
+        pairs = {name: one[0] for name, one in both.items() if isinstance(one, tuple)}
         if pairs and distributed.size() > 1:
             with self._graph.as_default():
                 distributed.sum_in_session(self._session, self._counted)
@@ -174,7 +159,7 @@ class TensorFlowController:
         if checkpoint_dir is not None:
             self._restore(checkpoint_dir)
         with distributed.eager_mode():  # code of TensorFlow 1 turns it off
-            export(self._session, self._built.record, self._built.outputs, fn_args)
+            export(self._session, self._record, self._outputs, fn_args)
 
     def close(self) -> None:
         self._session.close()
@@ -185,16 +170,18 @@ class TensorFlowController:
 
     def _step(self, kind: str, *operations: tf.Operation) -> Callable[[], dict[str, Any]]:
         """Returns a function that runs a step, and returns its metrics."""
-        outputs = self._built.outputs
-        fetched = {name: _updated(outputs[name]) for name in (*self._metrics[kind], SHARE)}
+        names = (*self._metrics[kind], SHARE)
+        fetched = {name: _updated(self._outputs[name]) for name in names}
         # Outputs need not depend on the record, but a step has to take one: passes would not end.
-        record = tf.nest.flatten(self._built.record, expand_composites=True)
+        record = tf.nest.flatten(self._record, expand_composites=True)
         fetches = (fetched, [*operations, record[0].op])
         fed = {self._is_training: kind == "training"}
         return lambda: self._session.run(fetches, fed)[0]  # type: ignore[no-any-return]
 
 
-def build(trial: Any, record: Any, is_training: tf.Tensor, run: TrialRun) -> Built:
+def build(
+    trial: Any, record: Any, is_training: tf.Tensor, run: TrialRun
+) -> tuple[Any, dict[str, Any], tf.Operation]:
     """Builds the graph of a trial, on all of a batch or on the share of one of several workers.
 
     In training each of several workers takes its rows of the batch. The gradients are, for a loss
@@ -205,6 +192,10 @@ def build(trial: Any, record: Any, is_training: tf.Tensor, run: TrialRun) -> Bui
         record: a batch, nested tensors [N, ...].
         is_training: bool scalar.
         run: the trial.
+
+    Returns:
+        The argument of `build_graph`; its results, and as `SHARE` the share of the batch, from 0 to
+        1; and the operation of a step, of all workers together.
 
     Raises:
         ModuleFileError: the result of `build_graph` has no loss.
@@ -232,7 +223,7 @@ def build(trial: Any, record: Any, is_training: tf.Tensor, run: TrialRun) -> Bui
         updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
         with tf.control_dependencies(updates):
             step = completed(optimizer.minimize(outputs[_LOSS], global_step=counter))
-    return Built(record, {**outputs, SHARE: rows / whole}, step)
+    return record, {**outputs, SHARE: rows / whole}, step
 
 
 def _updated(metric: Any) -> Any:

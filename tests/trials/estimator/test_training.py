@@ -55,7 +55,6 @@ def test_the_files_of_a_checkpoint(open_trial, tmp_path):
     [export] = (tmp_path / "plain").iterdir()
     assert {
         "checkpoint",
-        "graph.pbtxt",
         "model.ckpt-3.index",
         "model.ckpt-3.meta",
         "model.ckpt-3.data-00000-of-00001",

@@ -32,11 +32,12 @@ def test_a_slot_trains_on_its_rows_and_validates_on_all(monkeypatch, rows, rank,
     with tf.Graph().as_default(), tf1.Session() as session:
         x, is_training = tf1.placeholder(tf.float32, [None, 1]), tf1.placeholder(tf.bool, [])
         record = {"x": x, "label": x, "words": tf.sparse.from_dense(x)}
-        built = _trial.build(OneWeight({}), record, is_training, TrialRun(1, {}, {}, 0, workers=2))
-        shared = [built.record["x"], tf.sparse.to_dense(built.record["words"])]
+        run = TrialRun(1, {}, {}, 0, workers=2)
+        record, outputs, _ = _trial.build(OneWeight({}), record, is_training, run)
+        shared = [record["x"], tf.sparse.to_dense(record["words"])]
         for training, expected in ((True, [share, mine, mine]), (False, [1, batch, batch])):
             fed = {x: batch, is_training: training}
-            found = session.run([built.outputs[_trial.SHARE], *shared], fed)
+            found = session.run([outputs[_trial.SHARE], *shared], fed)
             assert [value.tolist() for value in found] == expected
 
 
