@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from generic_trainer.data._counting import SplitCounts, count_examples
     from generic_trainer.data._diagnosis import explain_read_errors
     from generic_trainer.data._factory import TensorFlowDatasetOptions, make_dataset_factory
+    from generic_trainer.data._representations import is_read as is_read
     from generic_trainer.data._representations import representations as representations
 
 __all__ = [
@@ -58,7 +59,7 @@ __all__ = [
     "make_dataset_factory",
 ]
 
-# The names of the budget and the cache are for the command line, `representations` for exports.
+# The names of the budget and the cache are for the command line, the rest for exports and checks.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
@@ -67,7 +68,7 @@ __getattr__, __dir__ = lazy_names(
         "_counting": "SplitCounts count_examples",
         "_diagnosis": "explain_read_errors",
         "_factory": "TensorFlowDatasetOptions make_dataset_factory",
-        "_representations": "representations",
+        "_representations": "is_read representations",
         "generic_trainer._core.protos": "load_schema",
     },
 )
