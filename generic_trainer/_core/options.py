@@ -102,8 +102,13 @@ class Options:
         return json.dumps(values, sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls, text: str, subject: str | None = None, **details: Any) -> Self:
         """Reads what `to_json` wrote.
+
+        Args:
+            text: a JSON object.
+            subject: see `reported`.
+            **details: see `reported`.
 
         Raises:
             ConfigurationError: the text is not JSON, or its values are wrong.
@@ -115,7 +120,7 @@ class Options:
             raise ConfigurationError(
                 f"{cls.__name__}: expected a JSON object, got {shown(text)} ({error})"
             ) from error
-        with reported(cls):
+        with reported(cls, subject, **details):
             made: Self = kind.__pydantic_validator__.validate_json(text)
         return made
 

@@ -53,7 +53,7 @@ __all__ = [
     "make_dataset_factory",
 ]
 
-# The names of the budget are for the command line, `representations` for exports.
+# The names of the budget are for the command line, those of representations for the rest.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
@@ -61,7 +61,7 @@ __getattr__, __dir__ = lazy_names(
         "_counting": "SplitCounts count_examples",
         "_diagnosis": "explain_read_errors",
         "_factory": "TensorFlowDatasetOptions make_dataset_factory",
-        "_representations": "representations",
+        "_representations": "is_read representations",
         "generic_trainer._core.protos": "load_schema",
     },
 )

@@ -101,14 +101,14 @@ def _inferred(
 ) -> Iterator[tuple[str, Representation]]:
     """Yields a tensor for each feature and each sparse feature that is in use."""
     features = {feature.name: feature for feature in schema.feature}
-    for sparse in filter(_is_read, schema.sparse_feature):
+    for sparse in filter(is_read, schema.sparse_feature):
         indices = [features.pop(each.name) for each in sparse.index_feature]
         value = features.pop(sparse.value_feature.name)
         sizes = [_index_size(sparse.name, index) for index in indices]
         keys = [index.name for index in indices]
         yield sparse.name, _sparse(keys, value.name, sizes, sparse.is_sorted, types)
     for name, feature in features.items():
-        if not _is_read(feature):
+        if not is_read(feature):
             continue
         if feature.HasField("shape"):
             if feature.presence.min_fraction != 1:
@@ -124,7 +124,8 @@ def _inferred(
             yield name, Representation((name,), tf.io.VarLenFeature(types[name]))
 
 
-def _is_read(feature: Any) -> bool:
+def is_read(feature: Any) -> bool:
+    """Whether a feature of a schema is in use."""
     return not (feature.deprecated or feature.lifecycle_stage in _NOT_READ)
 
 

@@ -27,7 +27,6 @@ from generic_trainer.launchers._options import (
     TFJobOptions,
     TrainJobOptions,
     VertexOptions,
-    required_options,
 )
 
 LauncherName = Literal["in_process", "local", "ray", "tfjob", "trainjob", "vertex"]
@@ -231,7 +230,8 @@ def _contradictions(wanted: Distribution) -> Iterator[str]:
     for name in OPTIONS:
         if getattr(wanted, name) is not None and launcher != name:
             yield f"{name}=... is for launcher={name!r}, but launcher is {launcher!r}"
-    required = [f"{name}=..." for name in required_options(launcher)]
+    fields = OPTIONS[launcher].__pydantic_fields__ if launcher in OPTIONS else {}
+    required = [f"{name}=..." for name, field in fields.items() if field.is_required()]
     if required and getattr(wanted, launcher) is None:
         yield (
             f"launcher={launcher!r} needs {launcher}={OPTIONS[launcher].__name__}"

@@ -25,17 +25,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from generic_trainer import errors
 from generic_trainer._core.cluster import is_in_a_cluster
-from generic_trainer.errors import (
-    DataError,
-    ExportError,
-    GenericTrainerError,
-    TrainingError,
-    WorkerDiskError,
-    WorkerHangError,
-    WorkerLostError,
-    WorkerMemoryError,
-)
 
 _LOST_EXIT_CODES = (130, 137, 138, 143)
 # Names in `tf.errors` of errors that TensorFlow raises in the peers of a lost worker.
@@ -52,15 +43,15 @@ class Failure(enum.Enum):
         error: the error to raise for a worker that did not report its own.
     """
 
-    USER_CODE = "wrong user code", 1, TrainingError
-    DATA = "wrong data", 2, DataError
-    DISK = "full disk", os.EX_IOERR, WorkerDiskError
-    VALIDATION = "failed validation", 126, ExportError
-    HANG = "hang", 127, WorkerHangError
-    MEMORY = "out of memory", 128, WorkerMemoryError
-    LOST = "lost worker", 128 + signal.SIGTERM, WorkerLostError
+    USER_CODE = "wrong user code", 1, errors.TrainingError
+    DATA = "wrong data", 2, errors.DataError
+    DISK = "full disk", os.EX_IOERR, errors.WorkerDiskError
+    VALIDATION = "failed validation", 126, errors.ExportError
+    HANG = "hang", 127, errors.WorkerHangError
+    MEMORY = "out of memory", 128, errors.WorkerMemoryError
+    LOST = "lost worker", 128 + signal.SIGTERM, errors.WorkerLostError
 
-    def __init__(self, text: str, exit_code: int, error: type[GenericTrainerError]) -> None:
+    def __init__(self, text: str, exit_code: int, error: type[errors.GenericTrainerError]) -> None:
         self.text, self.exit_code, self.error = text, exit_code, error
 
 
@@ -80,7 +71,7 @@ def classify(error: BaseException) -> Failure:
 def explain(error: BaseException) -> str:
     """Returns the message of an error, with a remedy for errors of Python or TensorFlow."""
     message = str(error) or type(error).__name__
-    if classify(error) is not Failure.DISK or isinstance(error, WorkerDiskError):
+    if classify(error) is not Failure.DISK or isinstance(error, errors.WorkerDiskError):
         return message
     return (
         f"{message.rstrip()}\nThe disk is full: make room where this was written. Checkpoints, "
@@ -134,8 +125,8 @@ def _is_of_full_disk(error: BaseException) -> bool:
 
 def _tensorflow_errors(*names: str) -> tuple[Any, ...]:
     """Returns classes of `tf.errors`; none if TensorFlow is not imported, which takes seconds."""
-    errors = getattr(sys.modules.get("tensorflow"), "errors", None)
-    return tuple(getattr(errors, name) for name in names) if errors is not None else ()
+    theirs = getattr(sys.modules.get("tensorflow"), "errors", None)
+    return tuple(getattr(theirs, name) for name in names) if theirs is not None else ()
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

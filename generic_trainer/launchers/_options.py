@@ -90,19 +90,12 @@ class VertexOptions(Options):
 
 
 # Name of the engine → the class of its options.
-OPTIONS: dict[str, type] = {
+OPTIONS: dict[str, Any] = {
     "ray": RayOptions,
     "tfjob": TFJobOptions,
     "trainjob": TrainJobOptions,
     "vertex": VertexOptions,
 }
-
-
-def required_options(launcher: str) -> list[str]:
-    """Returns the names of the options that a launcher cannot do without."""
-    fields = dataclasses.fields(OPTIONS[launcher]) if launcher in OPTIONS else ()
-    missing = dataclasses.MISSING
-    return [one.name for one in fields if one.default is missing is one.default_factory]
 
 
 @contextlib.contextmanager

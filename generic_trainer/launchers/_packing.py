@@ -12,9 +12,9 @@ from typing import Any
 from generic_trainer._core.cluster import Task
 from generic_trainer._core.files import delete_tree, gfile, is_remote, read_whole, write_whole
 from generic_trainer._core.keras import same_keras
-from generic_trainer.errors import ConfigurationError, ModuleFileError
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._job import Job
-from generic_trainer.launchers._worker_end import WorkerEnd
+from generic_trainer.user_code import read_bundle
 
 # Settings of TensorFlow, Keras and this package, which have to be the same everywhere. TF_ alone
 # would not do: Terraform keeps passwords and tokens in variables that begin so (TF_VAR_, TF_TOKEN_,
@@ -44,32 +44,13 @@ def with_carried_environment(job: Job) -> Job:
     return dataclasses.replace(job, distribution=dataclasses.replace(job.distribution, env=env))
 
 
-def read_bundle_file(job: Job) -> bytes | None:
-    """Returns the content of the bundle with the user's code; None if it is installed.
-
-    Raises:
-        ModuleFileError: the bundle cannot be read.
-    """
-    path = job.request.user_code.bundle
-    if path is None:
-        return None
-    try:
-        return read_whole(path)
-    except Exception as error:  # its type depends on the file system
-        raise ModuleFileError(
-            f"The bundle of the user's code, {path}, cannot be read: {error}. Run the pipeline "
-            "definition again to write it anew.",
-            path=path,
-        ) from error
-
-
 def pack(job: Job) -> dict[str, Any]:
     """Returns the job and its bundle as plain values, for `unpack`.
 
     Raises:
         ModuleFileError: the bundle cannot be read.
     """
-    return {"job": with_carried_environment(job).to_json(), "bundle": read_bundle_file(job)}
+    return {"job": with_carried_environment(job).to_json(), "bundle": _bundle(job)}
 
 
 def unpack(packed: dict[str, Any], directory: str) -> Job:
@@ -121,7 +102,7 @@ class JobFolder:
                 "of its options.",
                 path=self.path,
             )
-        bundle = read_bundle_file(job)
+        bundle = _bundle(job)
         gfile().makedirs(self.path)
         text = _with_bundle(job, bundle, self.path).to_json().encode()
         write_whole(self._file("job"), text)
@@ -148,18 +129,13 @@ class JobFolder:
             )
         return Job.from_json(text.decode())
 
-    def write_end(self, task: Task, end: WorkerEnd) -> None:
-        """Writes how a worker ended."""
-        end.write(self._file(f"{task.type}-{task.index}"))
-
-    def end(self, task: Task) -> WorkerEnd | None:
-        """Returns how a worker ended; None if it has not written that."""
-        return WorkerEnd.read(self._file(f"{task.type}-{task.index}"))
+    def end_of(self, task: Task) -> str:
+        """Returns the path of the file into which a worker writes how it ended."""
+        return self._file(f"{task.type}-{task.index}")
 
     def forget_end(self, task: Task) -> None:
-        """Deletes the file that `write_end` wrote, if it exists."""
-        path = self._file(f"{task.type}-{task.index}")
-        if gfile().exists(path):
+        """Deletes that file, if it exists."""
+        if gfile().exists(path := self.end_of(task)):
             gfile().remove(path)
 
     def delete(self) -> None:
@@ -168,6 +144,12 @@ class JobFolder:
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, f"{name}.json")
+
+
+def _bundle(job: Job) -> bytes | None:
+    """Returns the zip with the user's code; None if it is installed."""
+    code = job.request.user_code
+    return None if code.bundle is None else read_bundle(code).to_zip()
 
 
 def _with_bundle(job: Job, bundle: bytes | None, directory: str) -> Job:

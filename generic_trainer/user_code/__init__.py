@@ -38,6 +38,9 @@ messages show the path of the user's own file, not of the unpacked one.
 """
 
 from generic_trainer.user_code._archive import UserCode
+
+# For launchers, which send it to other machines.
+from generic_trainer.user_code._archive import read_bundle as read_bundle
 from generic_trainer.user_code._bundle import bundle_function, bundle_module_file
 from generic_trainer.user_code._errors import explain_missing
 from generic_trainer.user_code._functions import (

@@ -11,20 +11,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
 from generic_trainer._core import internals
-from generic_trainer.validation._graph import (
-    Graphs,
-    Node,
-    Place,
-    functions_of,
-    node_name,
-    reached,
-    tensors_of,
-)
+from generic_trainer.validation._graph import Graph, Node, Place, node_name, reached, tensors_of
 
 _PLACE = re.compile(
     r"(.+_)?(file|files|filename|filenames|dir|directory|logdir|path|uri)(_.+)?"
@@ -104,36 +96,23 @@ class Assets:
     """The assets of a model, and the nodes that read only assets.
 
     Args:
-        nodes: of the graph and its functions.
-        meta_graph: the `MetaGraphDef` that the nodes are from.
+        graph: of the model.
         tracked: nodes of the graph itself that hold the path of an asset.
     """
 
-    def __init__(self, nodes: Iterable[Node], meta_graph: Any, tracked: set[str]) -> None:
-        self._tracked = tracked
-        self._objects = meta_graph.object_graph_def
+    def __init__(self, graph: Graph, tracked: set[str]) -> None:
+        self._graph, self._placed, self._tracked = graph, graph.placed, tracked
         # Any tensor can be an input of a signature: a client then feeds it, whatever its node does.
         self._fed = {
             node_name(tensor)
-            for signature in meta_graph.signature_def.values()
-            for info in signature.inputs.values()
-            for tensor in filter(None, tensors_of(info))
+            for signature in graph.meta_graph.signature_def.values()
+            for tensor in tensors_of(signature.inputs)
         }
-        self._arguments = {
-            function.signature.name: [arg.name for arg in function.signature.input_arg]
-            for function in meta_graph.graph_def.library.function
-        }
-        self._placed = Graphs(meta_graph.graph_def).placed
-        self._callers: dict[str, list[Node]] = {}
-        self._handles: dict[str, list[Node]] = {}
-        self._has_hidden_handles = False
-        for node in nodes:
+        self._handles: dict[str, list[Place]] = {}
+        for place, node in graph.placed.items():
             if node.op == "VarHandleOp":
-                self._handles.setdefault(_resource_name(node.proto), []).append(node)
-            self._has_hidden_handles |= _makes_hidden_handles(node.proto)
-            if node.when != "never":
-                for name in functions_of(node.proto):
-                    self._callers.setdefault(name, []).append(node)
+                self._handles.setdefault(_resource_name(node), []).append(place)
+        self._has_hidden_handles = any(map(_makes_hidden_handles, graph.placed.values()))
 
     def are_all_that_is_read(self, node: Node) -> bool:
         """Returns whether every file that a node reads is an asset, or its cache is memory."""
@@ -181,7 +160,7 @@ class Assets:
             yield None
             return
         handles = self._handles[_resource_name(handle)]
-        names = {handle.proto.name for handle in handles}
+        names = {name for _, name in handles}
         used = [
             node
             for (graph, _), node in self._placed.items()
@@ -189,30 +168,32 @@ class Assets:
             and names & set(map(node_name, node.input))
             and node.op not in _LOOKS_AT_A_VARIABLE
         ]
-        if not used or any(handle.function for handle in handles):
+        if not used or any(graph for graph, _ in handles):
             yield None
         for node in used:
             yield ("", node_name(node.input[1])) if node.op == "AssignVariableOp" else None
 
     def _origins_of_argument(self, graph: str, name: str) -> Iterator[Place | None]:
         """The same for an argument of a function, which its callers give."""
-        if graph not in self._callers:
+        callers = [each for each in self._graph.callers.get(graph, ()) if each in self._graph.when]
+        if not callers:
             yield None
             return
-        functions, arguments = self._objects.concrete_functions, self._arguments[graph]
+        objects, arguments = self._graph.meta_graph.object_graph_def, self._graph.arguments[graph]
+        functions = objects.concrete_functions
         bound = functions[graph].bound_inputs if graph in functions else ()
         index = arguments.index(name) - len(arguments) + len(bound)
         if index >= 0:  # tf.saved_model.load, which calls by the objects, gives it too
-            node = self._objects.nodes[bound[index]]
+            node = objects.nodes[bound[index]]
             if node.WhichOneof("kind") != "asset":
                 is_constant = node.WhichOneof("kind") == "constant"
                 yield ("", node.constant.operation) if is_constant else None
-        for caller in self._callers[graph]:
-            tensors = [each for each in caller.proto.input if each[0] != "^"]
-            if caller.op in _CALLS:
+        for place in callers:
+            tensors = [each for each in self._placed[place].input if each[0] != "^"]
+            if self._placed[place].op in _CALLS:
                 tensors = [tensors[arguments.index(name)]]
             # Elsewhere, as with a dataset's, an argument can be any of what the node is given.
-            yield from ((caller.function, node_name(each)) for each in tensors)
+            yield from ((place[0], node_name(each)) for each in tensors)
 
 
 def _resource_name(handle: Any) -> str:

@@ -20,23 +20,21 @@ if it does not apply::
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from generic_trainer._core.texts import reason_of
-
-if TYPE_CHECKING:
-    from generic_trainer.validation._model import ModelUnderTest
 
 Status = Literal["pass", "fail", "warn", "skip"]
 Format = Literal["saved_model", "other", "any"]
 Decider = Literal["code", "rows", "weights"]
 FORMATS: tuple[Format, ...] = ("saved_model", "other")
 ANY: tuple[Format, ...] = (*FORMATS, "any")
-CheckFunction = Callable[["ModelUnderTest"], Iterator["Finding"]]
+CheckFunction = Callable[[Any], Iterator["Finding"]]  # of a `ModelUnderTest`
 
 # Of Unicode: control characters, characters that turn the direction of writing, and surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -57,20 +55,9 @@ class Finding:
     may_be_meant: bool = False
 
 
-def fail(message: str, remedy: str, *, may_be_meant: bool = False) -> Finding:
-    """The model must not be published."""
-    return Finding("fail", message, remedy, may_be_meant)
-
-
-def warn(message: str, remedy: str, *, may_be_meant: bool = False) -> Finding:
-    """The model can be published, but its owner should know."""
-    return Finding("warn", message, remedy, may_be_meant)
-
-
-def per_row(model: ModelUnderTest, message: str, remedy: str) -> Finding:
-    """Fails for consumers that match outputs with examples by row: Evaluator, BulkInferrer."""
-    harm = "an Evaluator or a BulkInferrer would fail or go wrong"
-    return if_concerned(model.contract.matches_rows, message, harm, remedy)
+fail = functools.partial(Finding, "fail")  # the model must not be published
+warn = functools.partial(Finding, "warn")  # it can be published, but its owner should know
+note = functools.partial(Finding, "pass")  # all is well; the message is a line of the report
 
 
 def if_concerned(concerned: bool | None, message: str, harm: str, remedy: str) -> Finding:
@@ -78,17 +65,6 @@ def if_concerned(concerned: bool | None, message: str, harm: str, remedy: str) -
     if concerned is None:
         return warn(f"{message}; {harm}", remedy, may_be_meant=True)
     return fail(message, remedy, may_be_meant=True) if concerned else note(message)
-
-
-def of_rows(model: ModelUnderTest, certain: bool, message: str, remedy: str) -> Finding:
-    """Fails if a row's score is wrong for consumers that match rows; warns otherwise."""
-    is_wrong = certain and model.contract.matches_rows
-    return Finding("fail" if is_wrong else "warn", message, remedy, may_be_meant=True)
-
-
-def note(message: str) -> Finding:
-    """All is well; the message is a line of the report."""
-    return Finding("pass", message)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +168,7 @@ class Check:
                 return failed
         return None
 
-    def run(self, model: ModelUnderTest) -> Result:
+    def run(self, model: Any) -> Result:
         """Runs the check; an exception that escapes it is a failure, never an error here."""
         started = time.perf_counter()
         findings: list[Finding] = []

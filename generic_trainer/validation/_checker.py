@@ -19,9 +19,10 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import wait
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from generic_trainer._core.files import absolute, is_remote
 from generic_trainer._core.forkserver import ForkServer
@@ -135,10 +136,10 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
         """Runs the remaining checks in one process."""
         partial.checking, partial.is_advisory = None, False
         log_start = self._log.seek(0, os.SEEK_END)
-        read, write = os.pipe()
-        with open(read, "rb", buffering=0) as events:
-            with open(write, "wb", buffering=0) as sent:
-                pid = self._start_child({**request, "done": partial.done}, sent)
+        events, sent = Pipe(duplex=False)
+        with events:
+            with sent:
+                pid = self._start_child({**request, "done": partial.done}, sent.fileno())
             answered = self._listen(partial, events)
         if partial.complete or not answered:
             self._server.kill(pid)
@@ -146,7 +147,7 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
         if not partial.complete:
             partial.fail(reason, self._last_words(log_start))
 
-    def _start_child(self, request: dict[str, Any], sent: IO[bytes]) -> int:
+    def _start_child(self, request: dict[str, Any], sent: int) -> int:
         """Returns the process id; a new server starts the process if the old one was killed."""
 
         def start() -> int:
@@ -156,7 +157,7 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
                 request,
                 stdout=self._log.fileno(),
                 stderr=self._log.fileno(),
-                descriptors=[sent.fileno()],
+                descriptors=[sent],
                 environment=_environment(self._scratch),
             )
 
@@ -172,29 +173,24 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
             message = f"the process that checks models did not start; {needs}. Its last words:"
             raise ConfigurationError(f"{message}\n{self._last_words(0)}") from error
 
-    def _listen(self, partial: PartialReport, events: IO[bytes]) -> bool:
-        """Takes the events of a process; returns False if it is silent for too long."""
-        unread = b""
-        while not partial.complete:
-            if not self._answers(partial, events):
-                return False
-            part = events.read(1 << 16)
-            if not part:
-                return True
-            *lines, unread = (unread + part).split(b"\n")
-            for line in lines:
-                partial.take(json.loads(line))
-        return True
+    def _listen(self, partial: PartialReport, events: Connection) -> bool:
+        """Takes the events of a process; returns False if it is silent for too long.
 
-    def _answers(self, partial: PartialReport, events: IO[bytes]) -> bool:
-        """Waits for an event; names a check that takes long, so that a user sees what goes on."""
+        A check that takes long is named, so that a user sees what goes on.
+        """
         left_s = self._limit_s(partial)
-        while left_s > 0:
-            if wait([events.fileno()], min(left_s, _TELL_EVERY_S)):
-                return True
-            left_s -= _TELL_EVERY_S
-            _logger.info("Still checking: %s", partial.checking or "the model is being opened")
-        return False
+        with contextlib.suppress(EOFError, OSError):  # the process has ended
+            while not partial.complete:
+                if events.poll(min(left_s, _TELL_EVERY_S)):
+                    partial.take(json.loads(events.recv_bytes()))
+                    left_s = self._limit_s(partial)
+                    continue
+                left_s -= _TELL_EVERY_S
+                if left_s <= 0:
+                    return False
+                subject = partial.checking or "the model is being opened"
+                _logger.info("Still checking: %s", subject)
+        return True
 
     def _limit_s(self, partial: PartialReport) -> float:
         """Returns the seconds that the check that runs now may take."""

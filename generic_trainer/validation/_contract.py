@@ -15,14 +15,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic_core import core_schema
 
-from generic_trainer._core.options import (
-    AtLeastZero,
-    Expected,
-    Options,
-    Positive,
-    options,
-    reported,
-)
+from generic_trainer._core.options import AtLeastZero, Expected, Options, Positive, options
 from generic_trainer._core.protos import parse_proto
 from generic_trainer._core.texts import describe, did_you_mean, parse_yaml, shown
 from generic_trainer.errors import ConfigurationError, raise_problems
@@ -110,7 +103,8 @@ class _Source:
             value = self._read(value)
         except (TypeError, ValueError) as error:
             raise ValueError(f"cannot be read: {error}") from error
-        is_path = isinstance(value, (str, os.PathLike)) and "\0" not in os.fspath(value)
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        is_path = isinstance(value, str) and "\0" not in value
         is_tuple = self.kind == "records" and isinstance(value, tuple)
         is_records = is_tuple and all(isinstance(record, bytes) for record in value)
         # By name, because importing TensorFlow Model Analysis takes seconds.
@@ -133,13 +127,11 @@ class _Source:
 
 
 def _encoded(value: Any) -> Any:
-    """Returns a path, a proto or records as JSON can hold them."""
+    """Returns a proto or records as JSON can hold them, and a path as it is."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode("ascii")}
     if hasattr(value, "SerializeToString"):
         return {"proto_text": str(value)}
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
     return [_encoded(record) for record in value] if isinstance(value, tuple) else value
 
 
@@ -268,8 +260,7 @@ class ServingContract(Options):
     def paths(self) -> dict[str, str]:
         """Name → path of each input that is in files."""
         sources = {name: getattr(self, name) for name in SOURCES}
-        given = {n: each for n, each in sources.items() if isinstance(each, (str, os.PathLike))}
-        return {name: os.fspath(path) for name, path in given.items()}
+        return {name: path for name, path in sources.items() if isinstance(path, str)}
 
     @property
     def matches_rows(self) -> bool | None:
@@ -328,7 +319,4 @@ class ServingContract(Options):
         except (OSError, TypeError, ValueError) as error:
             message = f"contract {file} cannot be read: {error}"
             raise ConfigurationError(message, path=file) from error
-        with reported(cls, f"contract {file}", path=file):
-            kind: Any = cls
-            made: ServingContract = kind.__pydantic_validator__.validate_json(text)
-        return made
+        return cls.from_json(text, f"contract {file}", path=file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,16 +12,7 @@ import numpy as np
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
 from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, LISTS, domain_of, parsed
 from generic_trainer.validation._scoring import Feed
-from generic_trainer.validation._signatures import (
-    ParsedFeature,
-    batched,
-    dtype_of,
-    feature_of,
-    is_dense,
-    is_serialized,
-    parsed_features,
-    shape_of,
-)
+from generic_trainer.validation._signatures import ParsedFeature, Signature, Tensor, feature_of
 
 _REAL = "the contract's examples"
 _MADE_UP = "made-up examples"
@@ -28,25 +20,25 @@ _FREE_DIM = 3  # values along a dimension that a signature leaves free
 
 
 def feed_for(
-    model: ModelUnderTest, signature: Any, records: list[bytes] | None = None
+    model: ModelUnderTest, signature: Signature, records: list[bytes] | None = None
 ) -> Feed | None:
     """Returns rows for a signature, None for inputs that cannot be made up.
 
     Args:
         model: the model.
-        signature: a `SignatureDef`.
+        signature: one of its signatures.
         records: examples to take the rows from, of a signature without a graph; None for the
             first of the contract's, and the features that the model's graph parses from them.
     """
-    infos = dict(signature.inputs)
-    if not infos or not all(is_dense(info) for info in infos.values()):
+    tensors = signature.inputs
+    if not tensors or not all(tensor.is_dense for tensor in tensors.values()):
         return None
-    serialized = is_serialized(signature) and records is None
-    name = next(iter(infos))
-    whole = frozenset(key for key, info in infos.items() if not batched(info))
-    shapes = filter(None, (shape_of(infos[key]) for key in infos if key in whole))
+    serialized = signature.is_serialized and records is None
+    name = next(iter(tensors))
+    whole = frozenset(key for key, tensor in tensors.items() if not tensor.is_batched)
+    shapes = filter(None, (tensors[key].shape for key in tensors if key in whole))
     rows = next((shape[0] for shape in shapes), None) or RECORDS
-    features = parsed_features(model.meta_graph.graph_def, signature) if serialized else {}
+    features = signature.features if serialized else {}
     # Transform's output is not an input of a graph that transforms by itself.
     if records is None:
         records = [] if model.contract.examples_transformed else model.records
@@ -57,21 +49,22 @@ def feed_for(
         records = records or _made_up_examples(features.values(), model.schema, rows)
         inputs = {name: np.array(records, dtype=object)}
         return Feed(inputs, _REAL if is_real else _MADE_UP, is_real, True, whole, tuple(records))
-    columns = _columns(records, infos)
-    if columns is not None:
-        return Feed(columns, f"features of {_REAL}", True, False, whole, tuple(records))
-    if not serialized and (features := input_features(model, signature)):
-        made_up = _made_up_examples(features.values(), model.schema, rows)
-        if (columns := _columns(made_up, infos)) is not None:
-            return Feed(columns, f"features of {_MADE_UP}", False, False, whole, tuple(made_up))
+    named = {} if serialized else input_features(model, signature)
+    made_up = _made_up_examples(named.values(), model.schema, rows)
+    for each, source in ((records, _REAL), (made_up, _MADE_UP)):
+        if (columns := _columns(each, tensors)) is not None:
+            is_real = each is records
+            return Feed(columns, f"features of {source}", is_real, False, whole, tuple(each))
     if serialized:  # any text
         texts = records or [b"text %d" % row for row in range(rows)]
         return Feed({name: np.array(texts, dtype=object)}, "strings", False, False, whole)
-    tensors = {name: _made_up_tensor(info) for name, info in infos.items()}
-    return Feed(tensors, "made-up tensors", False, False, whole)
+    made_up_tensors = {name: _made_up_tensor(tensor) for name, tensor in tensors.items()}
+    return Feed(made_up_tensors, "made-up tensors", False, False, whole)
 
 
-def inputs_of(signature: Any, feed: Feed, examples: Sequence[Any]) -> dict[str, np.ndarray] | None:
+def inputs_of(
+    signature: Signature, feed: Feed, examples: Sequence[Any]
+) -> dict[str, np.ndarray] | None:
     """Returns the inputs of a signature for `tf.train.Example`s, made as those of its feed were.
 
     Returns:
@@ -80,10 +73,10 @@ def inputs_of(signature: Any, feed: Feed, examples: Sequence[Any]) -> dict[str, 
     records = [example.SerializeToString(deterministic=True) for example in examples]
     if feed.serialized:
         return dict.fromkeys(feed.inputs, np.array(records, dtype=object))
-    return _columns(records, dict(signature.inputs))
+    return _columns(records, signature.inputs)
 
 
-def input_features(model: ModelUnderTest, signature: Any) -> dict[str, ParsedFeature]:
+def input_features(model: ModelUnderTest, signature: Signature) -> dict[str, ParsedFeature]:
     """Returns the inputs of a signature as features, if schema or statistics have them all.
 
     It returns none if the contract's examples are transformed: the signature may take transformed
@@ -94,39 +87,39 @@ def input_features(model: ModelUnderTest, signature: Any) -> dict[str, ParsedFea
     known = {name: feature.dtype for name, feature in model.observed.items()}
     known |= (model.feature_dtypes or {}) if model.schema is not None else {}
     features = {}
-    for key, info in signature.inputs.items():
+    for key, tensor in signature.inputs.items():
         name = feature_of(key, known)
-        dims = (shape_of(info) or [None])[1:]
-        size = int(np.prod([_FREE_DIM if dim is None else dim for dim in dims], dtype=int))
-        feature = ParsedFeature(name, DTYPE_OF_LIST[_kind_of(dtype_of(info))], size)
+        dims = (tensor.shape or [None])[1:]
+        size = math.prod(_FREE_DIM if dim is None else dim for dim in dims)
+        feature = ParsedFeature(name, DTYPE_OF_LIST[_kind_of(tensor.dtype)], size)
         if known.get(name) not in ("", feature.dtype):
             return {}
         features[name] = feature
     return features
 
 
-def _columns(records: list[bytes], infos: dict[str, Any]) -> dict[str, np.ndarray] | None:
+def _columns(records: list[bytes], tensors: dict[str, Tensor]) -> dict[str, np.ndarray] | None:
     """Returns the inputs as columns of the records, None if they do not fit."""
     rows = [example.features.feature for example in parsed(records)]
     try:
-        columns = {name: _column(rows, name, info) for name, info in infos.items()}
+        columns = {name: _column(rows, name, tensor) for name, tensor in tensors.items()}
     except (KeyError, ValueError, IndexError):
         return None
     return columns if rows else None
 
 
-def _column(rows: list[Any], name: str, info: Any) -> np.ndarray:
+def _column(rows: list[Any], name: str, tensor: Tensor) -> np.ndarray:
     key = name if any(name in row for row in rows) else name.removesuffix("_input")
     if not all(key in row for row in rows):  # reading would add it
         raise KeyError(key)
-    kind = _kind_of(dtype_of(info))
+    kind = _kind_of(tensor.dtype)
     if any(row[key].WhichOneof("kind") != kind for row in rows):
         raise ValueError(f"{key} is not a {kind} in every row")
-    dims = (shape_of(info) or [None])[1:]
+    dims = (tensor.shape or [None])[1:]
     values = [list(getattr(row[key], kind).value) for row in rows]
     array = np.array(values, dtype=object if kind == "bytes_list" else None)
     return array.reshape([len(rows), *(-1 if dim is None else dim for dim in dims)]).astype(
-        dtype_of(info).as_numpy_dtype
+        tensor.dtype.as_numpy_dtype
     )
 
 
@@ -137,29 +130,21 @@ def _kind_of(dtype: Any) -> str:
     return "float_list" if dtype.is_floating else "int64_list"
 
 
-def _made_up_tensor(info: Any) -> np.ndarray:
+def _made_up_tensor(tensor: Tensor) -> np.ndarray:
     """Returns [RECORDS, ...] small values, different from row to row, the same each time.
 
     A first dimension that is not free gives the number of rows.
     """
-    dtype, shape = dtype_of(info), shape_of(info)
-    if shape == []:
-        return np.array(_values(dtype, 1)[0], dtype=object if dtype.name == "string" else None)
-    rows, *others = shape or [None]
-    dims = [
-        RECORDS if rows is None else rows,
-        *(_FREE_DIM if dim is None else dim for dim in others),
-    ]
-    return _values(dtype, int(np.prod(dims, dtype=int))).reshape(dims)
-
-
-def _values(dtype: Any, count: int) -> np.ndarray:
-    generator = np.random.default_rng(0)
-    if dtype.name == "string":
-        return np.array([b"text %d" % row for row in range(count)], dtype=object)
-    if dtype.is_floating or dtype.is_complex:
-        return generator.uniform(0.0, 1.0, count).astype(dtype.as_numpy_dtype)
-    return generator.integers(0, 2, count).astype(dtype.as_numpy_dtype)
+    shape = [None] if tensor.shape is None else tensor.shape
+    free = [RECORDS, *[_FREE_DIM] * len(shape)]
+    dims = [size if dim is None else dim for dim, size in zip(shape, free, strict=False)]
+    generator, count = np.random.default_rng(0), math.prod(dims)
+    if tensor.dtype.name == "string":
+        texts = [b"text %d" % row for row in range(count)]
+        return np.array(texts, dtype=object).reshape(dims)
+    is_real = tensor.dtype.is_floating or tensor.dtype.is_complex
+    values = generator.uniform(0.0, 1.0, count) if is_real else generator.integers(0, 2, count)
+    return values.astype(tensor.dtype.as_numpy_dtype).reshape(dims)
 
 
 def _made_up_examples(features: Iterable[ParsedFeature], schema: Any, rows: int) -> list[bytes]:

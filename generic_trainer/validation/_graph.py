@@ -9,9 +9,12 @@ that restore the variables.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
+
+from generic_trainer._core import internals
 
 _T = TypeVar("_T")
 Place = tuple[str, str]  # function (empty for the graph itself) and name of a node in it
@@ -74,18 +77,58 @@ class Node:
         return f"{self.proto.name!r} in {home}{device}"
 
 
-class Graphs:
+class Graph:
     """The graph of a model and those of its functions.
 
     Attributes:
-        nodes: function (empty for the graph itself) → its `NodeDef`s.
+        meta_graph: the `MetaGraphDef`.
+        functions: name → `FunctionDef`.
         placed: place → `NodeDef`.
+        arguments: function → the names of its arguments.
+        callers: function → the places of the nodes that may call it.
     """
 
-    def __init__(self, graph_def: Any) -> None:
-        functions = graph_def.library.function
-        self.nodes = {"": graph_def.node, **{f.signature.name: f.node_def for f in functions}}
-        self.placed = {(f, node.name): node for f, nodes in self.nodes.items() for node in nodes}
+    def __init__(self, meta_graph: Any) -> None:
+        self.meta_graph, graph_def = meta_graph, meta_graph.graph_def
+        self.functions = {each.signature.name: each for each in graph_def.library.function}
+        graphs = {"": graph_def.node, **{n: each.node_def for n, each in self.functions.items()}}
+        self.placed = {(f, node.name): node for f, nodes in graphs.items() for node in nodes}
+        self.arguments = {
+            name: [argument.name for argument in function.signature.input_arg]
+            for name, function in self.functions.items()
+        }
+        self.callers: dict[str, list[Place]] = {}
+        for place, node in self.placed.items():
+            for name in self.functions.keys() & functions_of(node):
+                self.callers.setdefault(name, []).append(place)
+
+    @functools.cached_property
+    def nodes(self) -> list[Node]:
+        """Every node of the graph and its functions; calls of functions are left out."""
+        return [
+            Node(node, function, self.when.get((function, name), "never"))
+            for (function, name), node in self.placed.items()
+            if node.op not in self.functions
+        ]
+
+    @functools.cached_property
+    def when(self) -> dict[Place, When]:
+        """When a node runs, of those that do; the earlier of several reasons counts."""
+        meta_graph, saver = self.meta_graph, self.meta_graph.saver_def
+        served = [n for each in meta_graph.signature_def.values() for n in tensors_of(each.outputs)]
+        for key in _INIT_COLLECTIONS:
+            served.extend(meta_graph.collection_def[key].node_list.value)
+        starts: dict[When, Iterable[Place]] = {
+            "served": in_main_graph(served),
+            "restored": in_main_graph([saver.restore_op_name]),
+            "loaded": self._inside(_called_by_load(meta_graph)),
+            "saved": in_main_graph([saver.save_tensor_name]),
+        }
+        when: dict[Place, When] = {}
+        for reason, start in starts.items():
+            for place in self.needed_for(start):
+                when.setdefault(place, reason)
+        return when
 
     def needed_for(self, places: Iterable[Place]) -> dict[Place, Any]:
         """Returns the nodes from which some are computed, and all nodes of functions they call."""
@@ -94,56 +137,81 @@ class Graphs:
             if place in self.placed:
                 node = self.placed[place]
                 yield from ((place[0], node_name(each)) for each in node.input)
-                yield from self.inside(functions_of(node))
+                yield from self._inside(functions_of(node))
 
         return {each: self.placed[each] for each in reached(places, onward) if each in self.placed}
 
-    def inside(self, functions: Iterable[str]) -> Iterator[Place]:
+    def upstream_of(self, readers: Iterable[Node]) -> set[Place]:
+        """Returns the places from which some nodes are computed, through calls of functions."""
+
+        def sources(place: Place) -> Iterator[Place]:
+            function, name = place
+            if place in self.placed:
+                yield from ((function, node_name(each)) for each in self.placed[place].input)
+            elif name in self.arguments.get(function, ()):
+                # Inputs of a call are the function's arguments, behind a condition or the like.
+                from_end = self.arguments[function].index(name) - len(self.arguments[function])
+                for caller in self.callers.get(function, ()):
+                    inputs = [each for each in self.placed[caller].input if each[0] != "^"]
+                    if len(inputs) >= -from_end:
+                        yield caller[0], node_name(inputs[from_end])
+
+        read = [(node.function, node_name(each)) for node in readers for each in node.proto.input]
+        return set(reached(read, sources))
+
+    def dtype_of(self, tensor: str) -> Any:
+        """Returns the `tf.DType` of a tensor of the graph itself, None where its op is not known.
+
+        Args:
+            tensor: `"node:output"`, as a `TensorInfo` has it.
+
+        Raises:
+            LookupError: there is no such tensor.
+        """
+        import tensorflow as tf
+
+        name, _, number = tensor.partition(":")
+        node = self.placed["", name]
+        function = self.functions.get(node.op)
+        definition = internals.TF_FIND_OP.get()(node.op) if function is None else function.signature
+        if definition is None:
+            return None
+        defaults = {attribute.name: attribute.default_value for attribute in definition.attr}
+
+        def attribute(key: str) -> Any:
+            return node.attr[key] if key in node.attr else defaults[key]
+
+        dtypes: list[int] = []
+        for output in definition.output_arg:
+            if output.type_list_attr:
+                dtypes += attribute(output.type_list_attr).list.type
+            else:
+                dtype = output.type or attribute(output.type_attr).type
+                dtypes += [dtype] * (attribute(output.number_attr).i if output.number_attr else 1)
+        dtype = dtypes[int(number or 0)]
+        return tf.as_dtype(dtype).base_dtype if dtype else None
+
+    def _inside(self, functions: Iterable[str]) -> Iterator[Place]:
         """Yields the places of all nodes of some functions; other names have none."""
-        for function in filter(None, functions):
-            yield from ((function, node.name) for node in self.nodes.get(function, ()))
+        for name in functions:
+            if name in self.functions:
+                yield from ((name, node.name) for node in self.functions[name].node_def)
 
 
-def walk(meta_graph: Any) -> list[Node]:
-    """Returns every node of a `MetaGraphDef` and its library; calls of functions are left out."""
-    graphs = Graphs(meta_graph.graph_def)
-    when: dict[Place, When] = {}
-    for reason, roots in _roots(meta_graph).items():
-        start = graphs.inside(roots) if reason == "loaded" else (("", node_name(n)) for n in roots)
-        for place in graphs.needed_for(start):
-            when.setdefault(place, reason)
-    return [
-        Node(node, function, when.get((function, name), "never"))
-        for (function, name), node in graphs.placed.items()
-        if node.op not in graphs.nodes
-    ]
+def in_main_graph(tensors: Iterable[str]) -> Iterator[Place]:
+    """Yields the places of the nodes of the graph itself that give some tensors."""
+    yield from (("", node_name(tensor)) for tensor in tensors)
 
 
-def _roots(meta_graph: Any) -> dict[When, Iterable[str]]:
-    """Returns what is asked for, nodes of the graph or functions; the earlier reason counts."""
-    served = [
-        name
-        for signature in meta_graph.signature_def.values()
-        for info in signature.outputs.values()
-        for name in tensors_of(info)
-    ]
-    for key in _INIT_COLLECTIONS:
-        served.extend(meta_graph.collection_def[key].node_list.value)
-    saver = meta_graph.saver_def
-    return {
-        "served": served,
-        "restored": [saver.restore_op_name],
-        "loaded": _called_by_load(meta_graph),
-        "saved": [saver.save_tensor_name],
-    }
-
-
-def tensors_of(info: Any) -> list[str]:
-    """Returns the names of the tensors of a `TensorInfo`; those not in use are ""."""
-    sparse = info.coo_sparse
-    parts = [info.name, sparse.values_tensor_name, sparse.indices_tensor_name]
-    parts.append(sparse.dense_shape_tensor_name)
-    return parts + [part.name for part in info.composite_tensor.components]
+def tensors_of(infos: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the tensors of inputs or outputs, name → `TensorInfo`."""
+    names = []
+    for info in infos.values():
+        sparse = info.coo_sparse
+        names += [info.name, sparse.values_tensor_name, sparse.indices_tensor_name]
+        names += [sparse.dense_shape_tensor_name]
+        names += [part.name for part in info.composite_tensor.components]
+    return list(filter(None, names))  # those not in use are ""
 
 
 def _called_by_load(meta_graph: Any) -> set[str]:
@@ -161,38 +229,6 @@ def _called_by_load(meta_graph: Any) -> set[str]:
     names = [name for number in called for name in objects[number].function.concrete_functions]
     bare = [objects[number].bare_concrete_function.concrete_function_name for number in called]
     return {*names, *bare}
-
-
-def upstream_of(readers: Iterable[Node], graph_def: Any) -> set[Place]:
-    """Returns the nodes from which some nodes are computed, through calls of functions.
-
-    Returns:
-        Function (empty for the graph itself) and name of every node.
-    """
-    nodes = Graphs(graph_def).placed
-    arguments = {
-        function.signature.name: [argument.name for argument in function.signature.input_arg]
-        for function in graph_def.library.function
-    }
-    callers: dict[str, list[tuple[str, Any]]] = {}
-    for (name, _), node in nodes.items():
-        for called in set(functions_of(node)) & arguments.keys():
-            callers.setdefault(called, []).append((name, node))
-
-    def sources(place: Place) -> Iterator[Place]:
-        function, name = place
-        if place in nodes:
-            yield from ((function, node_name(each)) for each in nodes[place].input)
-        elif name in arguments.get(function, ()):
-            # Inputs of a call are the function's arguments, behind a condition or the like.
-            from_end = arguments[function].index(name) - len(arguments[function])
-            for caller, node in callers.get(function, ()):
-                inputs = [each for each in node.input if not each.startswith("^")]
-                if len(inputs) >= -from_end:
-                    yield caller, node_name(inputs[from_end])
-
-    read = [(node.function, node_name(each)) for node in readers for each in node.proto.input]
-    return set(reached(read, sources))
 
 
 def reached(start: Iterable[_T], onward: Callable[[_T], Iterable[_T]]) -> dict[_T, None]:

@@ -23,7 +23,6 @@ import psutil
 
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.forkserver.server import die_with_parent
-from generic_trainer._core.scratch import ScratchFolder
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 # Where the C library keeps named semaphores, which Python's thread pools have.
@@ -45,7 +44,7 @@ def move(model_dir: str, target: Path) -> tuple[bool, list[str]]:
     files = ModelFiles(original)
     # Tried elsewhere first: what fails half-way leaves a process without its rights.
     with contextlib.suppress(OSError):
-        if _can_hide():
+        if _can_hide(files, target.with_name("tried")):
             _hidden_copy(files, target)
             return True, files.refused
     files.link(target)
@@ -123,18 +122,16 @@ def make_read_only(work: Path) -> None:
             _mount("none", mounted, None, flags)
 
 
-def _can_hide() -> bool:
-    """Tries in a throw-away process whether directories can be hidden here."""
-    with ScratchFolder("isolation-") as folder:
-        original, target = Path(folder, "original"), Path(folder, "target")
-        original.mkdir()
-        (original / "file").touch()
-        pid = os.fork()
-        if pid == 0:
-            with contextlib.suppress(OSError, AttributeError):
-                _hidden_copy(ModelFiles(original.resolve()), target)
-            os._exit((original / "file").exists() or not (target / "file").exists())
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+def _can_hide(files: ModelFiles, target: Path) -> bool:
+    """Tries in a throw-away process whether a model can be hidden here."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _hidden_copy(files, target)
+            os._exit(any(files.original.iterdir()) or not any(target.iterdir()))
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def _hidden_copy(files: ModelFiles, target: Path) -> None:

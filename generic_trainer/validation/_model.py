@@ -17,13 +17,15 @@ from generic_trainer._core.protos import load_eval_config, load_schema, load_sta
 from generic_trainer._core.texts import reason_of
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError
-from generic_trainer.validation._access import Assets, is_inside
+from generic_trainer.validation._access import is_inside
+from generic_trainer.validation._check import Finding, if_concerned
 from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._graph import Node, library_of, node_name, walk
+from generic_trainer.validation._graph import Graph, Node, library_of, node_name
 from generic_trainer.validation._observed import ObservedFeature, observed_features
 from generic_trainer.validation._probing import Budget
 from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, dtype_in_schema, parsed
 from generic_trainer.validation._scoring import Scores, SessionSignature, open_session
+from generic_trainer.validation._signatures import Signature
 from generic_trainer.validation._tflite import TFLiteModel, find_models
 from generic_trainer.validation._variables import Variables, read_variables
 
@@ -123,10 +125,11 @@ class ModelUnderTest:
         raise LookupError("no MetaGraph is tagged exactly {serve}")
 
     @functools.cached_property
-    def signatures(self) -> dict[str, Any]:
-        """Name → `SignatureDef`, without TensorFlow's own init op."""
-        declared = self.meta_graph.signature_def
-        return {name: declared[name] for name in sorted(declared) if name != _INIT_OP_SIGNATURE}
+    def signatures(self) -> dict[str, Signature]:
+        """Name → signature, without TensorFlow's own init op."""
+        declared = dict(sorted(self.meta_graph.signature_def.items()))
+        declared.pop(_INIT_OP_SIGNATURE, None)
+        return {name: Signature(proto, self.graph) for name, proto in declared.items()}
 
     @functools.cached_property
     def assets(self) -> list[Any]:
@@ -144,14 +147,14 @@ class ModelUnderTest:
         return {node_name(asset.tensor_info.name) for asset in inside}
 
     @functools.cached_property
-    def asset_readers(self) -> Assets:
-        """The nodes that read only assets."""
-        return Assets(self.nodes, self.meta_graph, self.asset_nodes)
+    def graph(self) -> Graph:
+        """The graph, with those of its functions."""
+        return Graph(self.meta_graph)
 
-    @functools.cached_property
+    @property
     def nodes(self) -> list[Node]:
         """Every node: the graph's own, and those inside each library function."""
-        return walk(self.meta_graph)
+        return self.graph.nodes
 
     @functools.cached_property
     def foreign_ops(self) -> dict[str, list[Node]]:
@@ -272,7 +275,7 @@ class ModelUnderTest:
         return getattr(self.contract, name)
 
     @property
-    def serving_signatures(self) -> dict[str, Any]:
+    def serving_signatures(self) -> dict[str, Signature]:
         """The signatures that consumers use.
 
         They are the signatures that the contract names, or else the defaults, and those that the
@@ -308,6 +311,16 @@ class ModelUnderTest:
                 self.load_error = reason_of(error)
                 return types.SimpleNamespace(signatures=called)
             raise
+
+    def per_row(self, message: str, remedy: str) -> Finding:
+        """Fails for consumers that match outputs with examples by row: Evaluator, BulkInferrer."""
+        harm = "an Evaluator or a BulkInferrer would fail or go wrong"
+        return if_concerned(self.contract.matches_rows, message, harm, remedy)
+
+    def of_rows(self, certain: bool, message: str, remedy: str) -> Finding:
+        """Fails if a row's score is wrong for consumers that match rows; warns otherwise."""
+        is_wrong = certain and self.contract.matches_rows
+        return Finding("fail" if is_wrong else "warn", message, remedy, may_be_meant=True)
 
     def release(self) -> None:
         """Frees the loaded model, before another loader loads it."""

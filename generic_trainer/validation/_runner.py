@@ -1,6 +1,6 @@
 """The checks on one model, in a confined child of the fork server that ends afterwards.
 
-It reports each step as one line of JSON: `begin` with the first facts, `start` with the name of
+It sends each step as JSON: `begin` with the first facts, `start` with the name of
 each check, `result` with its verdict, and `complete` in the end.
 """
 
@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -45,26 +46,25 @@ def run(request: Mapping[str, Any], events: int) -> int:
         The exit code.
     """
     model = _confined_model(request)
-    _send(events, event="begin", facts=model.facts)
+    connection = Connection(events, readable=False)
+
+    def send(event: str, **details: Any) -> None:
+        connection.send_bytes(json.dumps({"event": event, **details}).encode())
+
+    send("begin", facts=model.facts)
     done = dict(request["done"])
     if done.get("scores") in ("pass", "warn"):
         CHECKS["scores"].run(model)  # for the remaining checks; its result has been reported
     for check in checks_for(model, done):
         if check.name not in done:
-            _send(events, event="start", check=check.name, advisory=check.is_advisory)
+            send("start", check=check.name, advisory=check.is_advisory)
             result = _run_one(check, model, done)
             done[check.name] = result.status
-            _send(events, event="result", result=dataclasses.asdict(result), facts=model.facts)
+            send("result", result=dataclasses.asdict(result), facts=model.facts)
     costs = {"cpu_seconds": round(time.process_time(), 3)}
     costs["peak_memory_mb"] = round(machine.peak_memory_mb() or 0.0, 1)
-    _send(events, event="complete", facts=costs)
+    send("complete", facts=costs)
     return 0
-
-
-def _send(descriptor: int, **event: Any) -> None:
-    line = (json.dumps(event) + "\n").encode()
-    while line:
-        line = line[os.write(descriptor, line) :]
 
 
 def _run_one(check: Check, model: ModelUnderTest, done: Mapping[str, Status]) -> Result:

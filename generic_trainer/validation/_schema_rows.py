@@ -36,7 +36,6 @@ _TEXTS = (
 LISTS = {"string": "bytes_list", "int64": "int64_list", "float32": "float_list"}
 DTYPE_OF_LIST = {kind: dtype for dtype, kind in LISTS.items()}
 _DTYPES = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
-_OUT_OF_USE = ("PLANNED", "ALPHA", "DEPRECATED", "DEBUG_ONLY", "VALIDATION_DERIVED", "DISABLED")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,10 +176,9 @@ class SchemaRows:
 
 def features_in_use(schema: Any) -> list[Any]:
     """Returns the features of a schema that are in production."""
-    from tensorflow_metadata.proto.v0 import schema_pb2
+    from generic_trainer.data import is_read  # it imports TensorFlow
 
-    stage = schema_pb2.LifecycleStage.Name
-    return [each for each in schema.feature if stage(each.lifecycle_stage) not in _OUT_OF_USE]
+    return list(filter(is_read, schema.feature))
 
 
 def dtype_in_schema(feature: Any) -> str:

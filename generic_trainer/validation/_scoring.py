@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from generic_trainer.validation._signatures import Signature
+
 ODD_ROWS = 7  # an incomplete last batch, of a size that no graph is built for by accident
 _SINGLE_ROWS = 4  # rows that are also scored alone
 
@@ -139,19 +141,16 @@ class SessionSignature:
 
     Args:
         running: the session.
-        signature: the `SignatureDef`.
+        signature: its description.
     """
 
     captured_inputs = ()
 
-    def __init__(self, running: Any, signature: Any) -> None:
+    def __init__(self, running: Any, signature: Signature) -> None:
         import tensorflow as tf
 
         self._running, self._signature = running, signature
-        specs = {
-            key: tf.TensorSpec(info.tensor_shape, info.dtype)
-            for key, info in signature.inputs.items()
-        }
+        specs = {n: tf.TensorSpec(each.shape, each.dtype) for n, each in signature.inputs.items()}
         self.structured_input_signature = ((), specs)
 
     def __call__(self, **inputs: Any) -> Outputs:
@@ -159,14 +158,14 @@ class SessionSignature:
         return run_signature(self._running, self._signature, arrays)
 
 
-def run_signature(running: Any, signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
-    """Returns the dense outputs that a session gives for a `SignatureDef`."""
+def run_signature(running: Any, signature: Signature, inputs: Mapping[str, np.ndarray]) -> Outputs:
+    """Returns the dense outputs that a session gives for a signature."""
     fetched = {
-        key: info.name
-        for key, info in signature.outputs.items()
-        if info.WhichOneof("encoding") == "name" and info.name
+        key: tensor.info.name
+        for key, tensor in signature.outputs.items()
+        if tensor.info.WhichOneof("encoding") == "name" and tensor.info.name
     }
-    fed = {signature.inputs[key].name: value for key, value in inputs.items()}
+    fed = {signature.inputs[key].info.name: value for key, value in inputs.items()}
     return {key: np.asarray(value) for key, value in running.run(fetched, fed).items()}
 
 

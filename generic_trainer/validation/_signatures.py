@@ -3,88 +3,135 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from generic_trainer._core import internals
-from generic_trainer.validation._graph import Graphs, Place, node_name
+from generic_trainer.validation._graph import Graph, Place, in_main_graph, node_name, tensors_of
 
-ASSIGNS = re.compile(r"Assign(Add|Sub)?(Variable(Op)?)?$|(Resource)?(Sparse)?(Scatter|Apply)[A-Z]")
-
-
-def dtype_of(info: Any) -> Any:
-    """Returns the `tf.DType` of a `TensorInfo`; a composite tensor has that of its values."""
-    import tensorflow as tf
-
-    if info.WhichOneof("encoding") == "composite_tensor":
-        return tf.as_dtype(info.composite_tensor.components[0].dtype)
-    return tf.as_dtype(info.dtype)
+Shape = list[int | None] | None
+_ASSIGNS = re.compile(r"Assign(Add|Sub)?(Variable(Op)?)?$|(Resource)?(Sparse)?(Scatter|Apply)[A-Z]")
 
 
-def shape_of(info: Any) -> list[int | None] | None:
-    """Returns the dimensions of a `TensorInfo`, None for an unknown one or an unknown rank."""
-    return dims_of(info.tensor_shape)
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """An input or an output of a signature.
+
+    Attributes:
+        info: its `TensorInfo`.
+    """
+
+    info: Any
+
+    def __str__(self) -> str:
+        """Returns e.g. `float32[None, 1]`."""
+        dims = "..." if self.shape is None else ", ".join(map(str, self.shape))
+        return f"{self.dtype.name}[{dims}]"
+
+    @property
+    def dtype(self) -> Any:
+        """The `tf.DType`; a composite tensor has that of its values."""
+        import tensorflow as tf
+
+        if self.info.WhichOneof("encoding") == "composite_tensor":
+            return tf.as_dtype(self.info.composite_tensor.components[0].dtype)
+        return tf.as_dtype(self.info.dtype)
+
+    @property
+    def shape(self) -> Shape:
+        """The dimensions, None for an unknown one or an unknown rank."""
+        return dims_of(self.info.tensor_shape)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the tensor is neither ragged nor sparse."""
+        return self.info.WhichOneof("encoding") not in ("composite_tensor", "coo_sparse")
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether the tensor can have any number of rows."""
+        return not self.is_dense or self.shape is None or self.shape[:1] == [None]
 
 
-def dims_of(shape: Any) -> list[int | None] | None:
-    """Returns the same of a `TensorShapeProto`."""
+class Signature:
+    """A signature of a model.
+
+    Args:
+        proto: the `SignatureDef`.
+        graph: of the model; empty if nothing is known of it.
+
+    Attributes:
+        proto: the same.
+        inputs: name → tensor, sorted.
+        outputs: the same.
+    """
+
+    def __init__(self, proto: Any, graph: Graph) -> None:
+        self.proto, self._graph = proto, graph
+        self.inputs = {key: Tensor(info) for key, info in sorted(proto.inputs.items())}
+        self.outputs = {key: Tensor(info) for key, info in sorted(proto.outputs.items())}
+
+    @property
+    def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
+        """Yields "input" or "output", the name and the tensor of each."""
+        yield from (("input", key, tensor) for key, tensor in self.inputs.items())
+        yield from (("output", key, tensor) for key, tensor in self.outputs.items())
+
+    @property
+    def is_serialized(self) -> bool:
+        """Whether it has one string input of rank 1: serialized examples, or raw text."""
+        dtypes = [tensor.dtype.name for tensor in self.inputs.values()]
+        return dtypes == ["string"] and all(fits(t.shape, [None]) for t in self.inputs.values())
+
+    @functools.cached_property
+    def nodes(self) -> dict[Place, Any]:
+        """Every `NodeDef` that it needs, those of the functions it calls included."""
+        return self._graph.needed_for(in_main_graph(tensors_of(self.proto.outputs)))
+
+    @property
+    def ops(self) -> set[str]:
+        """The ops of its nodes."""
+        return {node.op for node in self.nodes.values()}
+
+    @property
+    def assigns(self) -> bool:
+        """Whether a call changes variables of the model."""
+        return any(map(_ASSIGNS.match, self.ops))
+
+    @functools.cached_property
+    def features(self) -> dict[str, ParsedFeature]:
+        """Name → feature for all that its functions parse from tf.Examples."""
+        features: dict[str, ParsedFeature] = {}
+        for (function, _), node in self.nodes.items():
+            inputs = [self._graph.placed.get((function, node_name(each))) for each in node.input]
+            for feature in _features_of(node, inputs):
+                features.setdefault(feature.name, feature)
+        return features
+
+
+def dims_of(shape: Any) -> Shape:
+    """Returns the dimensions of a `TensorShapeProto`, as `Tensor.shape` has them."""
     return None if shape.unknown_rank else [None if d.size < 0 else d.size for d in shape.dim]
 
 
-def describe_info(info: Any) -> str:
-    """Returns e.g. `float32[None, 1]`."""
-    shape = shape_of(info)
-    dims = "[...]" if shape is None else "[" + ", ".join(map(str, shape)) + "]"
-    return f"{dtype_of(info).name}{dims}"
-
-
-def describe_infos(infos: Mapping[str, Any]) -> str:
+def described(tensors: Mapping[str, Tensor]) -> str:
     """Returns the inputs or outputs of a signature, e.g. `(x: float32[None, 1])`."""
-    return f"({', '.join(f'{key}: {describe_info(info)}' for key, info in sorted(infos.items()))})"
+    return f"({', '.join(f'{key}: {tensor}' for key, tensor in tensors.items())})"
 
 
-def shapes_agree(shape: Sequence[int | None] | None, other: Sequence[int | None] | None) -> bool:
-    """Returns whether two shapes, as `shape_of` returns them, can be those of one tensor."""
-    if shape is None or other is None:
-        return True
-    pairs = zip(shape, other, strict=False)
-    return len(shape) == len(other) and all(None in pair or pair[0] == pair[1] for pair in pairs)
+def fits(shape: Sequence[int | None] | None, other: Sequence[int | None] | None) -> bool:
+    """Returns whether two shapes can be those of one tensor."""
+    import tensorflow as tf
 
-
-def tensors(signature: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yields "input" or "output", the name and the `TensorInfo` of each tensor of a signature."""
-    yield from (("input", key, info) for key, info in sorted(signature.inputs.items()))
-    yield from (("output", key, info) for key, info in sorted(signature.outputs.items()))
+    return bool(tf.TensorShape(shape).is_compatible_with(tf.TensorShape(other)))
 
 
 def feature_of(key: str, features: Container[str]) -> str:
     """Returns the feature that an input takes: of its name, or of that before Keras's suffix."""
     return key if key in features else key.removesuffix("_input")
-
-
-def batched(info: Any) -> bool:
-    """Whether the tensor can have any number of rows."""
-    shape = shape_of(info)
-    return not is_dense(info) or shape is None or (len(shape) > 0 and shape[0] is None)
-
-
-def is_dense(info: Any) -> bool:
-    """Whether the tensor is neither ragged nor sparse."""
-    return info.WhichOneof("encoding") not in ("composite_tensor", "coo_sparse")
-
-
-def is_serialized(signature: Any) -> bool:
-    """Whether the signature has one string input of rank 1: serialized examples, or raw text."""
-    import tensorflow as tf
-
-    if len(signature.inputs) != 1:
-        return False
-    (info,) = signature.inputs.values()
-    shape = shape_of(info)
-    return dtype_of(info) == tf.string and (shape is None or len(shape) == 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,66 +151,6 @@ class ParsedFeature:
     size: int
     dense_size: int | None = None
     is_required: bool = False
-
-
-def parsed_features(graph_def: Any, signature: Any) -> dict[str, ParsedFeature]:
-    """Returns name → feature for all that the signature's functions parse from tf.Examples."""
-    graphs = Graphs(graph_def)
-    features: dict[str, ParsedFeature] = {}
-    for (function, _), node in graphs.needed_for(_outputs(signature)).items():
-        inputs = [graphs.placed.get((function, node_name(each))) for each in node.input]
-        for feature in _features_of(node, inputs):
-            features.setdefault(feature.name, feature)
-    return features
-
-
-def nodes_of(graph_def: Any, signature: Any) -> list[Any]:
-    """Returns every `NodeDef` that a signature needs, those of the functions it calls included."""
-    return list(Graphs(graph_def).needed_for(_outputs(signature)).values())
-
-
-def _outputs(signature: Any) -> list[Place]:
-    return [("", node_name(info.name)) for info in signature.outputs.values()]
-
-
-def assigns(graph_def: Any, signature: Any) -> bool:
-    """Whether a call of the signature changes variables of the model."""
-    return any(ASSIGNS.match(node.op) for node in nodes_of(graph_def, signature))
-
-
-def tensor_dtype(nodes: Mapping[str, Any], library: Mapping[str, Any], tensor: str) -> Any:
-    """Returns the `tf.DType` of a tensor of a graph, None where its op is not known.
-
-    Args:
-        nodes: name → `NodeDef` of the graph.
-        library: name → `FunctionDef`.
-        tensor: `"node:output"`, as a `TensorInfo` has it.
-
-    Raises:
-        LookupError: there is no such tensor.
-    """
-    import tensorflow as tf
-
-    name, _, number = tensor.partition(":")
-    node = nodes[name]
-    function = library.get(node.op)
-    definition = internals.TF_FIND_OP.get()(node.op) if function is None else function.signature
-    if definition is None:
-        return None
-    defaults = {attribute.name: attribute.default_value for attribute in definition.attr}
-
-    def attribute(key: str) -> Any:
-        return node.attr[key] if key in node.attr else defaults[key]
-
-    dtypes: list[int] = []
-    for output in definition.output_arg:
-        if output.type_list_attr:
-            dtypes += attribute(output.type_list_attr).list.type
-        else:
-            dtype = output.type or attribute(output.type_attr).type
-            dtypes += [dtype] * (attribute(output.number_attr).i if output.number_attr else 1)
-    dtype = dtypes[int(number or 0)]
-    return tf.as_dtype(dtype).base_dtype if dtype else None
 
 
 def _features_of(node: Any, inputs: Sequence[Any]) -> Iterator[ParsedFeature]:

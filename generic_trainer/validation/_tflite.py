@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from generic_trainer.validation._access import reaches_out
+from generic_trainer.validation._graph import Graph
 from generic_trainer.validation._scoring import Outputs
-from generic_trainer.validation._signatures import describe_infos
+from generic_trainer.validation._signatures import Signature, described
 
 # Calls one signature, by its name, with input name → array [rows, ...].
 Run = Callable[[str, Mapping[str, Any]], Outputs]
@@ -51,7 +52,7 @@ class TFLiteModel:
     def __str__(self) -> str:
         kind = f"TFLite with {self.precision} weights" if self.precision else "TFLite"
         signatures = [
-            f"{name}{describe_infos(each.inputs)} → {describe_infos(each.outputs)}"
+            f"{name}{described(each.inputs)} → {described(each.outputs)}"
             for name, each in self.signatures.items()
         ]
         return "; ".join([f"{self.path}: {kind}", *signatures])
@@ -73,8 +74,8 @@ class TFLiteModel:
         return {name: self._interpreter.get_signature_runner(name) for name in names}
 
     @functools.cached_property
-    def signatures(self) -> dict[str, Any]:
-        """Name → `SignatureDef`, with the dtypes that users see, also of quantised tensors."""
+    def signatures(self) -> dict[str, Signature]:
+        """Name → signature, with the dtypes that users see, also of quantised tensors."""
         return {name: _signature(runner) for name, runner in self._runners.items()}
 
     @functools.cached_property
@@ -117,9 +118,9 @@ def find_models(directory: Path, files: Iterable[Path]) -> Iterator[TFLiteModel]
             yield TFLiteModel(directory, path)
 
 
-def _signature(runner: Any) -> Any:
+def _signature(runner: Any) -> Signature:
     import tensorflow as tf
-    from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, SignatureDef
 
     signature = SignatureDef()
     for infos, details in (
@@ -134,7 +135,7 @@ def _signature(runner: Any) -> Any:
             infos[name].name = name
             infos[name].dtype = dtype.as_datatype_enum
             infos[name].tensor_shape.CopyFrom(tf.TensorShape(shape).as_proto())
-    return signature
+    return Signature(signature, Graph(MetaGraphDef()))
 
 
 def _quantised(value: Any, details: Mapping[str, Any]) -> np.ndarray:

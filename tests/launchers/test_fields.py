@@ -95,7 +95,7 @@ def limits(distribution: Distribution) -> Any:
     seen = []
     for seconds in (1.0, 100.0, 500.0):
         now[0] += seconds
-        watch.look([FIRST])
+        watch.look({FIRST: 1})
         seen.append((watch.over_memory(), watch.all_idle([FIRST])))
     return seen
 

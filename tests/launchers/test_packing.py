@@ -13,7 +13,8 @@ from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.values import to_json
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.launchers import Distribution
-from generic_trainer.launchers._packing import JobFolder, read_bundle_file, with_carried_environment
+from generic_trainer.launchers._packing import JobFolder, pack, with_carried_environment
+from generic_trainer.launchers._worker_end import WorkerEnd
 from generic_trainer.user_code import UserCode
 from tests.launchers import jobs
 
@@ -53,14 +54,14 @@ def test_keras_of_this_process_goes_along_and_what_is_asked_for_wins(
 def test_bundle_that_is_gone_is_named_and_installed_code_needs_none(
     examples: Path, tmp_path: Path
 ) -> None:
-    job = jobs.make_job(tmp_path, examples, SOURCE, distribution=Distribution())
+    job = jobs.make_job(tmp_path, examples, SOURCE, distribution=Distribution(launcher="local"))
     request = dataclasses.replace(job.request, user_code=UserCode("installed"))
-    assert read_bundle_file(dataclasses.replace(job, request=request)) is None
+    assert pack(dataclasses.replace(job, request=request))["bundle"] is None
     bundle = Path(job.request.user_code.bundle or "")
-    assert read_bundle_file(job) == bundle.read_bytes()
+    assert pack(job)["bundle"] == bundle.read_bytes()
     bundle.unlink()
     with pytest.raises(ModuleFileError, match=r"bundles/trainer-.*\.zip, cannot be read"):
-        read_bundle_file(job)
+        pack(job)
 
 
 def test_workers_refuse_a_job_that_somebody_else_has_written(
@@ -77,7 +78,7 @@ def test_workers_refuse_a_job_that_somebody_else_has_written(
         folder.read(digest)
     assert caught.value.path == str(path)
     (tmp_path / "folder" / "chief-0.json").write_text(to_json(WritesFile(str(flag))))
-    assert folder.end(Task("chief", 0)) is None
+    assert WorkerEnd.read(folder.end_of(Task("chief", 0))) is None
     assert not flag.exists()
 
 

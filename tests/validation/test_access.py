@@ -13,7 +13,7 @@ from tensorflow.core.framework import node_def_pb2, op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 from generic_trainer.validation import ServingContract
-from generic_trainer.validation._access import reaches_out
+from generic_trainer.validation._access import Assets, reaches_out
 from generic_trainer.validation._model import ModelUnderTest
 from tests.validation import models
 
@@ -104,7 +104,8 @@ def _found(folder: Path, op: str) -> list[bool]:
     model = ModelUnderTest(folder, ServingContract(), str(folder))
     nodes = [node for node in model.nodes if node.op == op]
     assert nodes
-    return [model.asset_readers.are_all_that_is_read(node) for node in nodes]
+    assets = Assets(model.graph, model.asset_nodes)
+    return [assets.are_all_that_is_read(node) for node in nodes]
 
 
 def test_a_path_that_is_made_of_an_assets_may_not(tmp_path: Path) -> None:

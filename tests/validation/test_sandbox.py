@@ -133,7 +133,7 @@ def linked_out(copy: Path, tmp_path: Path) -> Path:
 def test_links_that_leave_the_model_are_not_followed(
     linked_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("generic_trainer.validation._isolation._can_hide", lambda: False)
+    monkeypatch.setattr("generic_trainer.validation._isolation._can_hide", lambda *_: False)
     hidden, refused = move(str(linked_out), tmp_path / "moved")
     assert not hidden
     assert len(refused) == 3

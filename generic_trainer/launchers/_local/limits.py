@@ -42,27 +42,26 @@ class Limits:
 
         Args:
             distribution: the limits.
-            groups: process → its id, which is that of its process group too.
+            groups: worker → the id of its process group.
             clock: returns seconds.
             usage_of: process group → its usage.
         """
         self._memory_mb = distribution.memory_mb_per_worker
         self._heartbeat_s = distribution.heartbeat_s
         self._clock, self._usage_of = clock, usage_of
-        self._groups = dict(groups)
         self._seen = {task: _Seen(Usage(), clock(), clock()) for task in groups}
         interval_s = min(_INTERVAL_S, (self._heartbeat_s or _LOOKS) / _LOOKS)
         self._interval_s = 0.0 if self._memory_mb else interval_s
         self._next_s = clock()
 
-    def look(self, running: Iterable[Task]) -> None:
-        """Samples the usage of the workers, unless the last sample is recent."""
+    def look(self, running: Mapping[Task, int]) -> None:
+        """Samples the usage of the workers that run, unless the last sample is recent."""
         now_s = self._clock()
         if now_s < self._next_s or not (self._memory_mb or self._heartbeat_s):
             return
         self._next_s = now_s + self._interval_s
-        for task in running:
-            usage = self._usage_of(self._groups[task])
+        for task, group in running.items():
+            usage = self._usage_of(group)
             if usage is not None:
                 seen = self._seen[task]
                 if _progressed(seen.usage, usage, now_s - seen.seen_s):

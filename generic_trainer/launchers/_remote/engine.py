@@ -268,7 +268,7 @@ class RemoteEngine(Engine):
         ends = []
         for task, status in self._status.tasks.items():
             if status.phase == "failed":
-                ends.append(_end_of(task, status, self._folder.end(task)))
+                ends.append(_end_of(task, status, WorkerEnd.read(self._folder.end_of(task))))
             elif status.phase == "succeeded":
                 ends.append(WorkerEnd(task=task.name))
         if self._status.phase == "succeeded":

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     task = this_task() if cluster_addresses() else tasks(job.distribution)[0]
     end = supervise_task(job, task, LocalEngine)
     try:
-        folder.write_end(task, end)
+        end.write(folder.end_of(task))
     except Exception as error:  # the exit code states the class of the failure
         _logger.warning("The end of %s is not written into %s: %s", task.name, folder.path, error)
     return end.status

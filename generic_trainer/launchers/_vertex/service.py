@@ -13,6 +13,7 @@ from generic_trainer.launchers._options import VertexOptions, needed_client
 from generic_trainer.launchers._packing import JobFolder
 from generic_trainer.launchers._remote.service import JobStatus, RemoteService, TaskStatus
 from generic_trainer.launchers._vertex.custom_job import LABEL, custom_job, pools_of
+from generic_trainer.launchers._worker_end import WorkerEnd
 
 _TIMEOUT_S = 60.0
 # Codes of google.rpc for which the same job would fail again: INVALID_ARGUMENT, NOT_FOUND,
@@ -100,7 +101,7 @@ class CustomJobs(RemoteService):
         failed = {
             task: TaskStatus(task.name, "failed")
             for task in self._tasks
-            if (end := folder.end(task)) is not None and end.failure is not None
+            if (end := WorkerEnd.read(folder.end_of(task))) is not None and end.failure is not None
         }
         if failed:  # without fault if the job was cancelled in between
             job = next(iter(self._jobs(name)), None)

@@ -11,7 +11,7 @@ from generic_trainer.validation._check import Finding, Skip, check, note, warn
 from generic_trainer.validation._checks.graph import why_not_run
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import call, is_float
-from generic_trainer.validation._signatures import describe_infos
+from generic_trainer.validation._signatures import described
 
 _BASE_REMEDY = "keep the old names beside the new ones, or change the clients first"
 
@@ -52,7 +52,7 @@ def _changes(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
             yield f"signature {name!r} of the base model is gone"
             continue
         for kind in ("inputs", "outputs"):
-            before, after = (describe_infos(getattr(each, kind)) for each in (old, new))
+            before, after = (described(getattr(each, kind)) for each in (old, new))
             if before != after:
                 yield f"signature {name!r}: {kind} were {before}, are {after}"
     old_ops, new_ops = ({node.op for node in m.nodes if node.served} for m in (base, model))

@@ -16,12 +16,7 @@ from generic_trainer.validation._check import Finding, Skip, check, fail, note, 
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_words, parsed
 from generic_trainer.validation._scoring import is_float
-from generic_trainer.validation._signatures import (
-    describe_info,
-    dtype_of,
-    feature_of,
-    is_serialized,
-)
+from generic_trainer.validation._signatures import feature_of
 from generic_trainer.validation._tfma_lint import lint_findings
 
 # TFMA picks these by itself from several outputs.
@@ -98,16 +93,16 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
 def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
     signature = model.signatures[name]
     features = _available(model, spec)
-    if is_serialized(signature) or features is None:
+    if signature.is_serialized or features is None:
         return
-    for key, info in sorted(signature.inputs.items()):
+    for key, tensor in signature.inputs.items():
         feature = feature_of(key, features)
         subject = f"input {key!r} of signature {name!r}"
         if feature not in features:
             message = f"{subject} is not a feature: TFMA feeds inputs by name"
             yield fail(message, "name it like the feature, or evaluate a signature of examples")
-        elif features[feature] not in ("", dtype_of(info).name):
-            message = f"{subject} is {describe_info(info)}, the feature is {features[feature]}"
+        elif features[feature] not in ("", tensor.dtype.name):
+            message = f"{subject} is {tensor}, the feature is {features[feature]}"
             yield fail(message, "cast inside the signature: TFMA does not cast")
 
 
@@ -119,12 +114,12 @@ def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
         if name not in model.signatures:
             return None  # an attribute, whose outputs are unknown
         outputs = model.signatures[name].outputs
-        features = {**features, **{key: dtype_of(info).name for key, info in outputs.items()}}
+        features = {**features, **{key: each.dtype.name for key, each in outputs.items()}}
     return features
 
 
 def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
-    outputs = sorted(model.signatures[name].outputs)
+    outputs = list(model.signatures[name].outputs)
     metrics_specs = model.eval_config.metrics_specs
     for key in sorted({key for each in metrics_specs for key in each.output_names}):
         if key not in outputs and key not in spec.label_keys:

@@ -10,10 +10,9 @@ from typing import Any
 from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
-from generic_trainer.validation._graph import upstream_of
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._schema_rows import dtype_in_schema, features_in_use
-from generic_trainer.validation._signatures import feature_of, is_serialized, parsed_features
+from generic_trainer.validation._signatures import Signature, feature_of
 
 _TRANSFORM_ASSETS = "transform_fn/assets"  # inside a TransformGraph artifact
 _NAMES_REMEDY = "name inputs as the schema names features: the Evaluator feeds them by name"
@@ -37,7 +36,7 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
         return
     known = {feature.name: dtype_in_schema(feature) for feature in features_in_use(model.schema)}
     for name, signature in model.serving_signatures.items():
-        if is_serialized(signature):
+        if signature.is_serialized:
             yield from _parsed(model, name, signature, known)
         else:
             yield from _inputs(model, name, signature, known)
@@ -49,9 +48,9 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
     if not rows or _parses_inside(model):
         return
     for name, signature in model.serving_signatures.items():
-        if not is_serialized(signature):
+        if not signature.is_serialized:
             continue
-        read = parsed_features(model.meta_graph.graph_def, signature)
+        read = signature.features
         if read and seen.keys().isdisjoint(read):
             message = f"signature {name!r} reads {', '.join(sorted(read))}"
             message += f", of which none of the {rows} first examples has any"
@@ -71,15 +70,14 @@ def _parses_inside(model: ModelUnderTest) -> bool:
     """Whether a parsed record is itself a feature of an example."""
     parsing = [node for node in model.nodes if node.op.startswith("ParseExample")]
     places = {(node.function, node.proto.name) for node in parsing}
-    graph_def = model.meta_graph.graph_def
-    return len(parsing) > 1 and any(places & upstream_of([node], graph_def) for node in parsing)
+    return len(parsing) > 1 and any(places & model.graph.upstream_of([node]) for node in parsing)
 
 
 def _parsed(
-    model: ModelUnderTest, name: str, signature: Any, known: Mapping[str, str]
+    model: ModelUnderTest, name: str, signature: Signature, known: Mapping[str, str]
 ) -> Iterator[Finding]:
     seen = model.seen_dtypes.keys()
-    read = parsed_features(model.meta_graph.graph_def, signature)
+    read = signature.features
     for key in sorted(read.keys() - known.keys() - seen):
         near = did_you_mean(key, known.keys() - read.keys())
         message = (
@@ -104,7 +102,7 @@ def _values_of(feature: Any) -> int | None:
 
 
 def _inputs(
-    model: ModelUnderTest, name: str, signature: Any, known: Mapping[str, str]
+    model: ModelUnderTest, name: str, signature: Signature, known: Mapping[str, str]
 ) -> Iterator[Finding]:
     features = {key: feature_of(key, known) for key in signature.inputs}
     if known.keys().isdisjoint(features.values()):

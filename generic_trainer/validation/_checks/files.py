@@ -16,7 +16,6 @@ from generic_trainer.validation._check import ANY, FORMATS, Finding, Skip, check
 from generic_trainer.validation._contract import SOURCES
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import SAVED_MODEL_FILES, ModelUnderTest
-from generic_trainer.validation._signatures import nodes_of
 
 _MANIFEST_REMEDY = "copy the model again from where it was published, with its files alone"
 _PROTOBUF_LIMIT = (1 << 31) - 1  # bytes; no C++ consumer reads more
@@ -285,13 +284,12 @@ def _unread(model: ModelUnderTest) -> set[str]:
     objects = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
         reader.get_tensor(_OBJECTS)
     )
-    graph_def = model.meta_graph.graph_def
 
     def names(nodes: Iterable[Any]) -> set[str]:
         return {node.attr["shared_name"].s.decode() for node in nodes if node.op == "VarHandleOp"}
 
-    read = set().union(*(names(nodes_of(graph_def, each)) for each in model.signatures.values()))
-    unread = names(graph_def.node) - read
+    needed = (each.nodes.values() for each in model.signatures.values())
+    unread = names(model.meta_graph.graph_def.node).difference(*map(names, needed))
     return {
         attribute.checkpoint_key
         for node in objects.nodes

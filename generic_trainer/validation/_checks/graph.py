@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from generic_trainer._core import internals
-from generic_trainer.validation._access import reaches_out
+from generic_trainer.validation._access import Assets, reaches_out
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
-from generic_trainer.validation._graph import QUEUES, Node, library_of, listed, upstream_of
+from generic_trainer.validation._graph import QUEUES, Node, library_of, listed
 from generic_trainer.validation._model import ModelUnderTest
 
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
@@ -152,14 +152,14 @@ def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `tf.io.read_file` of a path in the request.
     `ServingContract(allowed_ops=("ReadFile",))` accepts it, and the model is run.
     """
-    allowed = model.contract.allowed_ops
+    allowed, assets = model.contract.allowed_ops, Assets(model.graph, model.asset_nodes)
     nodes = [
         node
         for node in model.nodes
         if reaches_out(node.proto)
         and node.op not in allowed
         and not _is_loading(node)
-        and not model.asset_readers.are_all_that_is_read(node)
+        and not assets.are_all_that_is_read(node)
     ]
     # The author of a contract that makes it a warning knows the model, and wants it checked.
     judge = warn if model.contract.severities.get("file_ops") == "warn" else fail
@@ -206,9 +206,9 @@ def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
     if not (found := list(_paths(model))):
         return  # as in nearly all models: no need to trace the graph
     readers = [node for node in model.nodes if _READERS.fullmatch(node.op)]
-    read = upstream_of(readers, model.meta_graph.graph_def)
+    read = model.graph.upstream_of(readers)
     tables = [node for node in model.nodes if _TABLE_CONTENTS.fullmatch(node.op)]
-    words = upstream_of(tables, model.meta_graph.graph_def)
+    words = model.graph.upstream_of(tables)
     for node, path in found:
         place = (node.function, node.proto.name)
         # Keys and values of a table are data, whatever they look like.
@@ -295,8 +295,8 @@ def compiled_functions(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: `tf.function(jit_compile=True)` behind a signature.
     """
-    functions = model.meta_graph.graph_def.library.function
-    compiled = [each.signature.name for each in functions if _must_be_compiled(each)]
+    functions = model.graph.functions
+    compiled = [name for name, each in functions.items() if _must_be_compiled(each)]
     compiled += [node.where for node in model.nodes if _must_be_compiled(node.proto)]
     if compiled:
         remedy = "export without jit_compile=True (in Keras: compile(jit_compile=False))"

@@ -14,7 +14,7 @@ from generic_trainer.validation._checks.graph import why_not_run
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import Feed, Outputs, call, deviation, difference
-from generic_trainer.validation._signatures import dtype_of, is_serialized, shape_of, shapes_agree
+from generic_trainer.validation._signatures import Tensor, fits
 from generic_trainer.validation._tflite import Run
 
 # Allowed difference from the source, absolute and relative, by the type of the weights.
@@ -139,7 +139,7 @@ def _pair_up(name: str, signature: Any, source: Mapping[str, Any]) -> _Pair | No
         if other in source and _matched(signature.outputs, source[other].outputs)
     ]
     with_inputs = [pair for pair in pairs if pair.inputs is not None]
-    serialized = [pair for pair in pairs if is_serialized(source[pair.source_name])]
+    serialized = [pair for pair in pairs if source[pair.source_name].is_serialized]
     return next(iter([*with_inputs, *serialized]), None)
 
 
@@ -158,13 +158,13 @@ def _names_paired(names: Mapping[str, Any], others: Mapping[str, Any]) -> dict[s
     return {name: name for name in names if name in others}
 
 
-def _alike(info: Any, other: Any) -> bool:
+def _alike(tensor: Tensor, other: Tensor) -> bool:
     """Returns whether two tensors can be the same: text or numbers, of shapes that agree."""
-    if (dtype_of(info).name == "string") != (dtype_of(other).name == "string"):
+    if (tensor.dtype.name == "string") != (other.dtype.name == "string"):
         return False
-    shape, other_shape = shape_of(info), shape_of(other)
     # Numbers of rows may differ.
-    return shapes_agree([None, *shape[1:]] if shape and other_shape else shape, other_shape)
+    free = [None, *tensor.shape[1:]] if tensor.shape and other.shape else tensor.shape
+    return fits(free, other.shape)
 
 
 def _compared(

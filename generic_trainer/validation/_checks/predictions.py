@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import Finding, check, fail, note, of_rows, per_row, warn
+from generic_trainer.validation._check import Finding, check, fail, note, warn
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._probing import not_finite
 from generic_trainer.validation._scoring import ODD_ROWS, Feed, Scores, call, difference, score
-from generic_trainer.validation._signatures import assigns, nodes_of
 
 SIZES_REMEDY = "replace fixed sizes by ones that follow the batch: consumers choose them"
 
@@ -32,7 +31,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
 
     for name, signature in model.signatures.items():
         served = name in model.serving_signatures
-        if not served and assigns(model.meta_graph.graph_def, signature):
+        if not served and signature.assigns:
             yield note(f"signature {name!r} changes the model's variables: not called")
             continue
         if (feed := feed_for(model, signature)) is None:
@@ -49,7 +48,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
                 continue
             if served and feed.divisible and _works(loaded, feed.inputs):
                 message += f"; a batch of {feed.rows} is scored, and smaller ones are not"
-                yield of_rows(model, True, message, SIZES_REMEDY)
+                yield model.of_rows(True, message, SIZES_REMEDY)
                 continue
             alone = _scored_alone(loaded, feed) if served and feed.divisible else []
             if alone and len(alone) < feed.rows and not feed.real:
@@ -100,7 +99,7 @@ def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
             if output.shape[:1] != (scored.feed.rows,):
                 rows, shape = scored.feed.rows, list(output.shape)
                 message = f"signature {name!r}: {rows} rows give output {key!r} of shape {shape}"
-                yield per_row(model, message, "return one row per example")
+                yield model.per_row(message, "return one row per example")
 
 
 @check(needs=("scores",))
@@ -117,7 +116,7 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
         for kind, key, _ in not_finite(scored.batch):
             certain = kind == "NaN" and scored.feed.real and name in model.serving_signatures
             message = f"signature {name!r}: output {key!r} is {kind} for {scored.feed.source}"
-            yield of_rows(model, certain, message, remedy)
+            yield model.of_rows(certain, message, remedy)
 
 
 @check(needs=("scores",))
@@ -156,11 +155,10 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
             changed, certain = scored.varies(key)
             if changed:
                 message = f"signature {name!r}, output {key!r}: the second call gives {changed}"
-                yield of_rows(model, certain and name in model.serving_signatures, message, remedy)
-        nodes = nodes_of(model.meta_graph.graph_def, model.signatures[name])
-        if name in model.serving_signatures and any(node.op == "Timestamp" for node in nodes):
+                yield model.of_rows(certain and name in model.serving_signatures, message, remedy)
+        if name in model.serving_signatures and "Timestamp" in model.signatures[name].ops:
             message = f"signature {name!r} reads the clock: the same rows have other outputs later"
-            yield of_rows(model, False, message, "let the time be an input")
+            yield model.of_rows(False, message, "let the time be an input")
 
 
 @check(needs=("scores",), decided_by="rows")
@@ -179,7 +177,7 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
             message, certain = first_difference(scored, key)
             if message and not scored.varies(key)[0]:
                 message = f"signature {name!r}, output {key!r}: {message}"
-                yield of_rows(model, certain and name in model.serving_signatures, message, remedy)
+                yield model.of_rows(certain and name in model.serving_signatures, message, remedy)
 
 
 def first_difference(scored: Scores, key: str) -> tuple[str, bool]:

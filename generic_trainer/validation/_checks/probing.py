@@ -14,16 +14,7 @@ import numpy as np
 
 from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb, resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import (
-    Finding,
-    Skip,
-    check,
-    fail,
-    note,
-    of_rows,
-    per_row,
-    warn,
-)
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._checks.predictions import SIZES_REMEDY, first_difference
 from generic_trainer.validation._feeds import input_features, inputs_of
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
@@ -37,7 +28,6 @@ from generic_trainer.validation._schema_rows import (
     without,
 )
 from generic_trainer.validation._scoring import Outputs, Scores, difference
-from generic_trainer.validation._signatures import parsed_features
 
 _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
 _MAX_FEED_BYTES = 128 * MIB  # of a batch
@@ -93,8 +83,7 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in model.served_scores.items():
         if scored.feed.serialized and scored.feed.divisible:
             examples, (base, usual) = parsed(scored.feed.records), _base(scored)
-            read = parsed_features(model.meta_graph.graph_def, model.signatures[name])
-            alone = sorted(optional & read.keys())[:_MAX_ALONE]
+            alone = sorted(optional & model.signatures[name].features.keys())[:_MAX_ALONE]
             absent = [(base, [key]) for key in alone]
             absent += [(example, sorted(optional)) for example in examples]
             rows = [ProbeRow(without(each, keys), f"without {keys}") for each, keys in absent]
@@ -208,7 +197,7 @@ def _of_size(model: ModelUnderTest, name: str, scored: Scores, size: int) -> Ite
         return
     except Exception as error:
         message = f"{subject}: {reason_of(error)}; {scored.feed.rows} rows are scored"
-        yield of_rows(model, True, message, SIZES_REMEDY)
+        yield model.of_rows(True, message, SIZES_REMEDY)
         return
     for key, output in sorted(outputs.items()):
         usual = scored.batch[key]
@@ -216,12 +205,12 @@ def _of_size(model: ModelUnderTest, name: str, scored: Scores, size: int) -> Ite
             continue  # other checks report it
         if output.shape[:1] != (size,):
             message = f"{subject}: output {key!r} is of shape {list(output.shape)}"
-            yield per_row(model, message, SIZES_REMEDY)
+            yield model.per_row(message, SIZES_REMEDY)
             continue
         changed, certain = difference(output, usual[rows])
         if changed and certain and not scored.varies(key)[0]:
             message = f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}"
-            yield of_rows(model, True, message, SIZES_REMEDY)
+            yield model.of_rows(True, message, SIZES_REMEDY)
 
 
 def _of_made_up(
@@ -238,9 +227,8 @@ def _of_made_up(
         raise Skip("no signature takes the features of examples, or probe_s is used up")
     for name, scored in probed:
         signature = model.signatures[name]
-        features = input_features(model, signature)
-        if scored.feed.serialized:
-            features = parsed_features(model.meta_graph.graph_def, signature)
+        serialized = scored.feed.serialized
+        features = signature.features if serialized else input_features(model, signature)
         base, usual = _base(scored)
         schema = schema_pb2.Schema() if model.schema is None else model.schema
         words = _last_words(model)

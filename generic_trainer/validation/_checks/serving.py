@@ -17,7 +17,7 @@ from generic_trainer.validation._check import Finding, Skip, check, fail, if_con
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._scoring import call, difference, open_session, run_signature
-from generic_trainer.validation._signatures import describe_info, nodes_of, shape_of, shapes_agree
+from generic_trainer.validation._signatures import fits
 
 _WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
 _MULTI_INFERENCE = "multi_inference_log"
@@ -157,19 +157,18 @@ def _request_problem(model: ModelUnderTest, method: str, name: str, body: Any) -
     if signature is None:
         return f"it asks for signature {name!r}, which is missing"
     if method != "predict":
-        if signature.method_name == _METHODS + method:
+        if signature.proto.method_name == _METHODS + method:
             return ""
-        return f"it asks to {method}, and {name!r} has the method {signature.method_name!r}"
+        return f"it asks to {method}, and {name!r} has the method {signature.proto.method_name!r}"
     subject = f"signature {name!r}"
-    needed = set(signature.inputs) - set(getattr(signature, "defaults", ()))
+    needed = set(signature.inputs) - set(getattr(signature.proto, "defaults", ()))
     if not needed <= set(body.inputs) <= set(signature.inputs):
         return f"{subject} takes {sorted(signature.inputs)}, it has {sorted(body.inputs)}"
     if unknown := sorted(set(body.output_filter) - set(signature.outputs)):
         return f"it asks for the outputs {unknown}, {subject} has none of that name"
     for key, value in sorted(body.inputs.items()):
-        if value.dtype != (info := signature.inputs[key]).dtype:
-            dtype = tf.as_dtype(value.dtype).name
-            return f"input {key!r} of {subject} is {describe_info(info)}, it has {dtype}"
+        if (dtype := tf.as_dtype(value.dtype)) != (tensor := signature.inputs[key]).dtype:
+            return f"input {key!r} of {subject} is {tensor}, it has {dtype.name}"
     return ""
 
 
@@ -280,11 +279,11 @@ def _compare_with_session(
 ) -> Iterator[Finding]:
     signature, scores = model.signatures[name], model.scores[name]
     for key, value in sorted(outputs.items()):
-        info, subject = signature.outputs[key], f"signature {name!r}: output {key!r}"
-        if not shapes_agree(np.shape(value), shape_of(info)):
+        tensor, subject = signature.outputs[key], f"signature {name!r}: output {key!r}"
+        if not fits(np.shape(value), tensor.shape):
             shape = list(np.shape(value))
-            message = f"{subject} is declared as {describe_info(info)}, a session gives the shape "
-            yield warn(f"{message}{shape}", "clients reshape by it: remove the wrong set_shape")
+            message = f"{subject} is declared as {tensor}, a session gives the shape {shape}"
+            yield warn(message, "clients reshape by it: remove the wrong set_shape")
         if key not in scores.batch:
             continue  # signature_tensors reports it
         changed, certain = difference(value, scores.batch[key])
@@ -298,7 +297,7 @@ def _why_session_fails(
 ) -> tuple[str, str]:
     """Returns message and remedy."""
     # Variables that the signature does not read, such as an optimizer's, do not matter.
-    read = {node.name for node in nodes_of(model.meta_graph.graph_def, model.signatures[name])}
+    read = {node.name for node in model.signatures[name].nodes.values()}
     untracked = _uninitialized(running, read)
     if untracked:
         return (

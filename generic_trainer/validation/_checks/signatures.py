@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, per_row, warn
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._contract import BULK_INFERRER, SignatureSpec
-from generic_trainer.validation._graph import node_name, tensors_of
+from generic_trainer.validation._graph import Graph, node_name, tensors_of
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._signatures import (
-    batched,
-    describe_info,
-    describe_infos,
-    dims_of,
-    dtype_of,
-    is_dense,
-    is_serialized,
-    shape_of,
-    shapes_agree,
-    tensor_dtype,
-    tensors,
-)
+from generic_trainer.validation._signatures import Signature, Tensor, described, dims_of, fits
 
 _SERIALIZED_REMEDY = (
     "export a serving_default that takes serialized tf.Examples as tf.TensorSpec([None], "
@@ -104,21 +92,20 @@ def _deviations(spec: SignatureSpec, signature: Any) -> Iterator[str]:
     missing = sorted(set(spec.outputs) - set(signature.outputs))
     if missing:
         yield f"expected the outputs {missing}, found {sorted(signature.outputs)}"
-    for kind, name, info in tensors(signature):
+    for kind, name, tensor in signature.tensors:
         expected = (spec.inputs if kind == "input" else spec.outputs).get(name)
-        if expected is not None and not _fits(expected, info):
-            yield f"{kind} {name!r}: expected {expected}, found {describe_info(info)}"
+        if expected is not None and not _is_as(expected, tensor):
+            yield f"{kind} {name!r}: expected {expected}, found {tensor}"
 
 
-def _fits(expected: str, info: Any) -> bool:
+def _is_as(expected: str, tensor: Tensor) -> bool:
     dtype, bracket, dims = expected.partition("[")
-    if dtype.strip() != dtype_of(info).name:
+    if dtype.strip() != tensor.dtype.name:
         return False
-    shape = shape_of(info)
-    if not bracket or shape is None:
+    if not bracket or tensor.shape is None:
         return True
     listed = re.findall(r"None|-?\d+", dims)
-    return [None if dim in ("None", "-1") else int(dim) for dim in listed] == shape
+    return [None if dim in ("None", "-1") else int(dim) for dim in listed] == tensor.shape
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -143,15 +130,10 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(message)
 
 
-def _why_unserialized(name: str, signature: Any) -> str | None:
-    import tensorflow as tf
-
-    infos = signature.inputs.values()
-    if [(dtype_of(info), shape_of(info)) for info in infos] == [(tf.string, [None])]:
+def _why_unserialized(name: str, signature: Signature) -> str | None:
+    if list(map(str, signature.inputs.values())) == ["string[None]"]:
         return None
-    return (
-        f"signature {name!r} takes {describe_infos(signature.inputs)} instead of one string[None]"
-    )
+    return f"signature {name!r} takes {described(signature.inputs)} instead of one string[None]"
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -182,10 +164,10 @@ def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _unbatched(model: ModelUnderTest, kind: str, remedy: str) -> Iterator[Finding]:
     for name, signature in model.serving_signatures.items():
-        for its_kind, key, info in tensors(signature):
-            if its_kind == kind and not batched(info):
+        for its_kind, key, tensor in signature.tensors:
+            if its_kind == kind and not tensor.is_batched:
                 message = f"signature {name!r}: the first dimension of {kind} {key!r} should be "
-                yield per_row(model, f"{message}None, found {describe_info(info)}", remedy)
+                yield model.per_row(f"{message}None, found {tensor}", remedy)
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -198,19 +180,16 @@ def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a graph that was optimised after the export, in which `StatefulPartitionedCall:0` has
     no more outputs.
     """
-    graph = model.meta_graph.graph_def
-    nodes = {node.name: node for node in graph.node}
-    library = {function.signature.name: function for function in graph.library.function}
     for name, signature in model.signatures.items():
         judge = fail if name in model.serving_signatures else warn
         for problem in _fed_twice(signature):
             remedy = "give each input a separate tensor, and pass outputs through tf.identity"
             yield judge(f"signature {name!r}: {problem}, which servers refuse", remedy)
-        for kind, key, info in tensors(signature):
+        for kind, key, tensor in signature.tensors:
             subject = f"signature {name!r}: {kind} {key!r}"
-            named = list(filter(None, tensors_of(info)))
+            named = tensors_of({key: tensor.info})
             try:
-                found = [tensor_dtype(nodes, library, tensor) for tensor in named]
+                found = [model.graph.dtype_of(each) for each in named]
             except LookupError:
                 found = []
             if not found:
@@ -218,34 +197,35 @@ def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
                 message = f"{subject} names {listed}, which is not in the graph"
                 yield judge(message, "export again: servers feed and fetch tensors by these names")
                 continue
-            problem = _conflict(nodes, info) if kind == "input" else ""
-            if not problem and is_dense(info) and found[0] not in (None, dtype_of(info)):
+            problem = _conflict(model.graph, tensor) if kind == "input" else ""
+            if not problem and tensor.is_dense and found[0] not in (None, tensor.dtype):
                 problem = found[0].name
             if problem:
                 # A wrong input is refused; a wrong output may be fine for a client.
                 say = judge if kind == "input" else warn
-                message = f"{subject} declares {describe_info(info)}, in the graph it is {problem}"
+                message = f"{subject} declares {tensor}, in the graph it is {problem}"
                 yield say(message, "clients send and expect what is declared")
 
 
-def _fed_twice(signature: Any) -> Iterator[str]:
+def _fed_twice(signature: Signature) -> Iterator[str]:
     """Yields inputs whose tensor another input, or an output, has as well."""
     fed: dict[str, str] = {}
-    for kind, key, info in tensors(signature):
-        if info.name and info.name in fed:
-            yield f"{kind} {key!r} is the tensor {info.name!r} of the input {fed[info.name]!r} too"
+    for kind, key, tensor in signature.tensors:
+        name = tensor.info.name
+        if name and name in fed:
+            yield f"{kind} {key!r} is the tensor {name!r} of the input {fed[name]!r} too"
         elif kind == "input":
-            fed[info.name] = key
+            fed[name] = key
 
 
-def _conflict(nodes: Mapping[str, Any], info: Any) -> str:
+def _conflict(graph: Graph, tensor: Tensor) -> str:
     """Returns the shape of a placeholder that the declared shape does not fit, else ""."""
-    node = nodes.get(node_name(info.name))
-    if node is None or node.op != "Placeholder" or not is_dense(info) or "shape" not in node.attr:
+    node = graph.placed.get(("", node_name(tensor.info.name)))
+    if node is None or node.op != "Placeholder" or not tensor.is_dense or "shape" not in node.attr:
         return ""
     dims = dims_of(node.attr["shape"].shape)
     # TensorFlow 1 writes a shape without dimensions also if it knows none.
-    return "" if not dims or shapes_agree(dims, shape_of(info)) else str(dims)
+    return "" if not dims or fits(dims, tensor.shape) else str(dims)
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -261,12 +241,13 @@ def signature_methods(model: ModelUnderTest) -> Iterator[Finding]:
     judge = fail if model.contract.is_read_by(BULK_INFERRER) else warn
     for name, signature in model.serving_signatures.items():
         for problem in _method_problems(signature):
-            message = f"signature {name!r} has the method {signature.method_name!r}: {problem}"
+            method = signature.proto.method_name
+            message = f"signature {name!r} has the method {method!r}: {problem}"
             remedy = "build it with tf.compat.v1.saved_model.predict_signature_def or the like"
             yield judge(f"{message}; BulkInferrer and TF Serving refuse it", remedy)
 
 
-def _method_problems(signature: Any) -> Iterator[str]:
+def _method_problems(signature: Signature) -> Iterator[str]:
     import tensorflow as tf
 
     # Method → its input and its outputs of strings and of numbers; None for any.
@@ -275,15 +256,15 @@ def _method_problems(signature: Any) -> Iterator[str]:
         "tensorflow/serving/regress": ("inputs", {"outputs": tf.float32}),
         "tensorflow/serving/predict": (None, {}),
     }
-    if signature.method_name not in methods:
+    if signature.proto.method_name not in methods:
         yield f"expected one of {', '.join(map(repr, methods))}"
         return
     if not signature.outputs:
         yield "it has no outputs"
-    key, dtypes = methods[signature.method_name]
+    key, dtypes = methods[signature.proto.method_name]
     if key is None:
         return
-    if list(signature.inputs) != [key] or not is_serialized(signature):
+    if list(signature.inputs) != [key] or not signature.is_serialized:
         yield f"expected one input {key!r}, of strings, found {sorted(signature.inputs)}"
     outputs = {name: signature.outputs[name] for name in dtypes if name in signature.outputs}
     if not outputs:
@@ -293,12 +274,11 @@ def _method_problems(signature: Any) -> Iterator[str]:
     shapes: list[list[int | None]] = [[None, None]]
     if "outputs" in dtypes:
         dims, shapes = "[batch] or [batch, 1]", [[None], [None, 1]]
-    for name, info in outputs.items():
-        fits = any(shapes_agree(shape_of(info), shape) for shape in shapes)
-        if dtype_of(info) != dtypes[name] or not fits:
-            found = describe_info(info)
-            yield f"expected output {name!r} to be {dtypes[name].name} {dims}, found {found}"
-    sizes = {shape[-1] for info in outputs.values() if (shape := shape_of(info))} - {None}
+    for name, tensor in outputs.items():
+        is_right = any(fits(tensor.shape, shape) for shape in shapes)
+        if tensor.dtype != dtypes[name] or not is_right:
+            yield f"expected output {name!r} to be {dtypes[name].name} {dims}, found {tensor}"
+    sizes = {tensor.shape[-1] for tensor in outputs.values() if tensor.shape} - {None}
     if len(sizes) > 1:
         yield f"expected as many classes as scores, found {sorted(sizes, key=str)}"
 
@@ -313,8 +293,8 @@ def composite_tensors(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a signature that returns the result of `tf.strings.split` as it is.
     """
     for name, signature in model.serving_signatures.items():
-        for kind, key, info in tensors(signature):
-            dtype = dtype_of(info).name if is_dense(info) else ""
+        for kind, key, tensor in signature.tensors:
+            dtype = tensor.dtype.name if tensor.is_dense else ""
             subject = f"signature {name!r}: {kind} {key!r} is"
             if dtype in _HANDLES:
                 message = f"{subject} a handle of dtype {dtype}, which no request or response holds"

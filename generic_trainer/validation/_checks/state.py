@@ -15,7 +15,6 @@ from generic_trainer.validation._graph import QUEUES
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import parsed
 from generic_trainer.validation._scoring import Scores, call
-from generic_trainer.validation._signatures import ASSIGNS, nodes_of
 
 _INSERTS = re.compile(r"LookupTableInsert(V2)?")
 _REMEDY = "a server's memory grows until it is killed: serve without state, or bound it"
@@ -32,13 +31,14 @@ def state_growth(model: ModelUnderTest) -> Iterator[Finding]:
     """
     changing = 0
     for name, scored in model.served_scores.items():
-        ops = {n.op for n in nodes_of(model.meta_graph.graph_def, model.signatures[name])}
+        signature = model.signatures[name]
+        ops = signature.ops
         for fills, takes in QUEUES.items():
             filling = sorted(op for op in ops if re.fullmatch(fills, op))
             if filling and not any(re.fullmatch(takes, op) for op in ops):
                 changing += 1
                 yield _finding(name, f"{filling[0]} keeps values that it never takes out again")
-        if any(_INSERTS.fullmatch(op) or ASSIGNS.match(op) for op in ops):
+        if signature.assigns or any(map(_INSERTS.fullmatch, ops)):
             changing += 1
             yield from _measured(model, name, scored)
     if not changing:

@@ -11,6 +11,7 @@ from generic_trainer.validation._contract import BULK_INFERRER, INFRA_VALIDATOR
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._probing import not_finite
+from generic_trainer.validation._signatures import Signature
 from generic_trainer.validation._tflite import TFLiteModel
 
 _TFMA_FILE = "tflite"  # the only file that TFMA reads for model_type "tf_lite"
@@ -93,7 +94,7 @@ def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 def _scored(
-    model: ModelUnderTest, tflite: TFLiteModel, name: str, signature: object
+    model: ModelUnderTest, tflite: TFLiteModel, name: str, signature: Signature
 ) -> Iterator[Finding]:
     feed = feed_for(model, signature, model.records)
     if feed is None:

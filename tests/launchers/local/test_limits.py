@@ -36,7 +36,7 @@ def hangs(*, every_s: float, start: Usage | None = None, **each_time: Any) -> bo
             usage = dataclasses.replace(
                 usage, **{name: getattr(usage, name) + by for name, by in each_time.items()}
             )
-        limits.look([CHIEF])
+        limits.look({CHIEF: 1})
         if limits.all_idle([CHIEF]):
             return True
     return False

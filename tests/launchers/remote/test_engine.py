@@ -282,8 +282,8 @@ def test_ends_of_a_suspension_are_forgotten(run: Run) -> None:
 
     def write_or_read() -> None:
         if service.script[0] is RUNS:
-            lost().write(service.folder._file("worker-0"))
-        ends.append(service.folder.end(WORKER))
+            lost().write(service.folder.end_of(WORKER))
+        ends.append(WorkerEnd.read(service.folder.end_of(WORKER)))
 
     service.asks = write_or_read
     run(service)
