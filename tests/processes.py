@@ -1,7 +1,5 @@
 """Waiting for other processes, and servers, addresses and `TF_CONFIG` on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

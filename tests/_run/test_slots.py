@@ -1,7 +1,5 @@
 """How many workers a job has whose configuration asks for slots."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

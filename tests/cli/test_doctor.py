@@ -1,7 +1,5 @@
 """`generic-trainer doctor`, called like by a user, and its findings about packages."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`generic-trainer run`, called as a user calls it."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The checkpoints of a run outlive its failure, and not its success."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

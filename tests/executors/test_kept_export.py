@@ -1,7 +1,5 @@
 """A run that fails its last check has not trained in vain."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

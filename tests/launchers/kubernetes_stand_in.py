@@ -6,8 +6,6 @@ the `TF_CONFIG` that the training operator sets, that of a TrainJob with the env
 runtime, whose host names it resolves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

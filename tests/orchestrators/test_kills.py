@@ -1,7 +1,5 @@
 """Runs that end too early: no half model stays, and the next run publishes and cleans up."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tests of tracking: runs of the executor, and the calls that trackers get."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """A report as JSON, as an HTML page and as a table on the terminal."""
 
-from __future__ import annotations
-
 import io
 from html.parser import HTMLParser
 

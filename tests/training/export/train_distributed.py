@@ -4,8 +4,6 @@ Usage: ``python -m tests.training.export.train_distributed STRATEGY DIRECTORY KE
 writes ``DIRECTORY/<keras>``, by that Keras (a module's name), and its own predictions beside it.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

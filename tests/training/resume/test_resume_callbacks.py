@@ -1,7 +1,5 @@
 """A fit that was killed and resumed is the fit that was not."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """`tf1` and `tf.contrib`: names, and a program of their time that runs with its imports changed."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import runpy

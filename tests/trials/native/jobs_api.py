@@ -1,7 +1,5 @@
 """What a Ray head answers to one who submits jobs: the parts of its REST API that that takes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
