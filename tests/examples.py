@@ -1,7 +1,5 @@
 """Serialized tf.Examples of plain values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The package: its modules, imports and names for the house rules, and Python that runs it."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """The operator's page, as what it says can be held against what lies on the disk."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

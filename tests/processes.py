@@ -1,13 +1,13 @@
-"""Waiting for other processes, and the addresses and `TF_CONFIG` of clusters on this machine."""
-
-from __future__ import annotations
+"""Waiting for other processes, and servers, addresses and `TF_CONFIG` on this machine."""
 
 import contextlib
 import json
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,19 @@ def free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+@contextlib.contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serves on a free port, and yields the address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def tf_config(task: str = "worker", index: int = 0, **jobs: int) -> str:

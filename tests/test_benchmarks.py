@@ -1,7 +1,5 @@
 """Figures, their history, and the page that is made of it; the benchmarks are run by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 INPUTS=10000 and CAMPAIGNS="kills=1000 disk=240" run them as they are meant.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The documents: examples do what they say, links lead somewhere, tables hold what there is."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """Trainer APIs: those of this distribution, those of others, and none."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

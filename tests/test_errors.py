@@ -1,7 +1,5 @@
 """Errors: their fields, and their way to another process."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -3,8 +3,6 @@
 Each is a command of its own, as TensorFlow takes a GPU's memory for as long as a process lives.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

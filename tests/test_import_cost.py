@@ -1,7 +1,5 @@
 """`import generic_trainer` is cheap; the component loads only TFX's own DSL and pydantic."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

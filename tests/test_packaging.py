@@ -1,7 +1,5 @@
 """The distribution holds the whole package, and the constraints hold the whole distribution."""
 
-from __future__ import annotations
-
 import configparser
 import importlib
 import re

@@ -1,7 +1,5 @@
 """Functions for children of a fork server to run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Who is the chief."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operations on files, on a local and on a remote file system."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import uuid

@@ -1,7 +1,5 @@
 """Children of a fork server: what they are given, how their ends are told, and that none stays."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Tests of `generic_trainer._core.internals`: every row exists, is used, and fails readably."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Keras 2 and Keras 3 in one process."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Any

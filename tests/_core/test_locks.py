@@ -1,7 +1,5 @@
 """Locks between threads and between processes."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from pathlib import Path

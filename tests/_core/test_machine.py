@@ -1,7 +1,5 @@
 """What this machine has and what this process takes of it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests of `generic_trainer._core.output`: all output is shown live and kept in a file."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

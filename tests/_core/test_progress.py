@@ -1,7 +1,5 @@
 """Progress of a run, written by several processes and read while they write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from generic_trainer._core.progress import ProgressLog, ProgressReader, note, recording

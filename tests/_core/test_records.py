@@ -1,7 +1,5 @@
 """TFRecord files, read by what they hold, and the event files that are such."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

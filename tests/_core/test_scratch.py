@@ -1,7 +1,5 @@
 """Tests of `generic_trainer._core.scratch`: folders live exactly as long as their processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

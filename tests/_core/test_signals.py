@@ -1,7 +1,5 @@
 """SIGTERM that is noted."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

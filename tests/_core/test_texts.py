@@ -1,7 +1,5 @@
 """JSON and YAML from outside: what is refused, how fast, and what is read as it was."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

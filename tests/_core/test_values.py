@@ -1,7 +1,5 @@
 """Values go through JSON unharmed, and have one digest in all processes."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import hashlib

@@ -1,7 +1,5 @@
 """What the contract of a run says that the user's does not."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

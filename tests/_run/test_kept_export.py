@@ -1,7 +1,5 @@
 """Which exports of failed runs the next run may publish."""
 
-from __future__ import annotations
-
 import fractions
 import json
 import shutil

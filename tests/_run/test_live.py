@@ -1,7 +1,5 @@
 """The live run: pages, terminal and notebook, and what happens where nothing can be shown."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

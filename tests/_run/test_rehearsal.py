@@ -1,7 +1,5 @@
 """What a rehearsal may refuse a run for, and what it may cost."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which runs find each other's checkpoints."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.metadata
 import logging

@@ -1,7 +1,5 @@
 """`generic-trainer doctor`, called like by a user, and its findings about packages."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -10,20 +8,14 @@ import pytest
 
 from generic_trainer import cli
 from generic_trainer.cli import _doctor
-from generic_trainer.cli._doctor import (
-    Observation,
-    import_errors,
-    optional_packages,
-    required_packages,
-)
 
-SOUND = Observation("tensorflow", "ok", "2.16.2")
-BROKEN = Observation("tfx-bsl", "fail", "1.16.1, import fails", "pip install dill")
+SOUND = _doctor.Observation("tensorflow", "ok", "2.16.2")
+BROKEN = _doctor.Observation("tfx-bsl", "fail", "1.16.1, import fails", "pip install dill")
 
 
 @pytest.mark.parametrize(("observations", "status"), [([SOUND], 0), ([SOUND, BROKEN], 1)])
 def test_the_status_depends_on_required_packages(
-    observations: list[Observation],
+    observations: list[_doctor.Observation],
     status: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -47,7 +39,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_crashing_import_does_not_hide_the_next(modules: Path) -> None:
-    errors = import_errors("sound", "deadly", "json", "bereft")
+    errors = _doctor.import_errors("sound", "deadly", "json", "bereft")
 
     assert list(errors) == ["deadly", "bereft"]
     assert errors["deadly"][0] == "the process crashed"
@@ -58,7 +50,7 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_doctor, "_OF_TFX", {})
     monkeypatch.setattr(_doctor, "_OPTIONAL", {"no-such-engine": ("kfp", "speed")})
 
-    (required,), (optional,) = list(required_packages()), list(optional_packages())
+    (required,), (optional,) = list(_doctor.required_packages()), list(_doctor.optional_packages())
 
     assert (required.status, optional.status) == ("fail", "missing")
     assert "pip install no-such-package" in required.remedy
@@ -70,7 +62,7 @@ def test_an_undeclared_dependency_is_named(modules: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(_doctor, "_REQUIRED", {"pytest": "bereft"})
     monkeypatch.setattr(_doctor, "_OF_TFX", {})
 
-    (found,) = required_packages()
+    (found,) = _doctor.required_packages()
 
     assert found.status == "fail"
     assert "import fails: ModuleNotFoundError: no dill" in found.found

@@ -1,7 +1,5 @@
 """`generic-trainer init`, and the project that it writes."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """Tests of `generic_trainer.cli.main`, for all commands alike, of `explain`, and of completion."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`generic-trainer migrate`, on TFX's own examples and on what they do not show."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

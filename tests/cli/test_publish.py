@@ -1,7 +1,5 @@
 """`generic-trainer publish`, called as a user calls it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`generic-trainer run`, called as a user calls it."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -11,11 +9,8 @@ import pytest
 from generic_trainer import cli
 from tests import helpers
 
-TELLS_ITS_ARGUMENTS = """
-import json, os
-
-def run_fn(fn_args):
-    export(fn_args.serving_model_dir)
+TELLS_ITS_ARGUMENTS = helpers.run_fn("""
+    import json
     told = {
         "train_steps": fn_args.train_steps,
         "custom_config": fn_args.custom_config,
@@ -25,7 +20,7 @@ def run_fn(fn_args):
     }
     with open(os.path.join(fn_args.model_run_dir, "told.json"), "w") as file:
         json.dump(told, file)
-"""
+""")
 
 
 @pytest.fixture

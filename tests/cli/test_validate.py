@@ -1,7 +1,5 @@
 """`generic-trainer validate`, called as a user calls it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

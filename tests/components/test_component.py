@@ -1,7 +1,5 @@
 """The component in a DAG definition: its arguments, its compiled form, its errors."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What Kubeflow is asked for, and nobody else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

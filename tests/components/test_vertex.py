@@ -1,7 +1,5 @@
 """The component takes the place of TFX's own on Vertex AI, `custom_config` and all."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

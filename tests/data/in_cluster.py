@@ -1,7 +1,5 @@
 """What a task of a cluster is given: way of reading → the ids of the examples, in their order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

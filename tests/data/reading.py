@@ -1,7 +1,5 @@
 """Small TFRecord files, TFX's reader beside ours, and the comparison of what the two deliver."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 from collections.abc import Mapping, Sequence

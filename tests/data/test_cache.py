@@ -1,7 +1,5 @@
 """Columns that outlive their process: never other rows than the files', whatever has happened."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

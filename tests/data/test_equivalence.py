@@ -1,7 +1,5 @@
 """Whatever schema, records and options: the reader delivers what TFX's delivers."""
 
-from __future__ import annotations
-
 import collections
 import math
 import tempfile

@@ -1,7 +1,5 @@
 """The drop-in itself: paths, options, sharing, and what stands on top of a dataset."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Sizes: data larger than expected, larger than a graph may be, and what a first pass says."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Orders of rows: permutations of each epoch, and how well they mix."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

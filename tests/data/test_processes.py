@@ -1,7 +1,5 @@
 """Clusters of real processes: each worker sees its share, once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

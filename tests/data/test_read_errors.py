@@ -1,7 +1,5 @@
 """Bad input: the error names file, record and feature, and says what to do."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import re

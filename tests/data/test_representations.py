@@ -1,7 +1,5 @@
 """The tensors of a schema are those that TFX's own reader makes of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Each worker sees its share once: the ways in which distributed training cuts a dataset."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

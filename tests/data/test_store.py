@@ -1,7 +1,5 @@
 """Arrays of columns: how they are packed, what is freed when, what is not mistaken for another."""
 
-from __future__ import annotations
-
 import gc
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What tf.estimator can do is done: models of one's own, premade ones, Keras models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The names of tf.estimator are there, and TensorFlow's own namespace is as it was."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import threading

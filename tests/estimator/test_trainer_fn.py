@@ -1,7 +1,5 @@
 """Module files of TFX's first trainer, through the executor to a published model."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from pathlib import Path

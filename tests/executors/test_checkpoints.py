@@ -1,24 +1,19 @@
 """The checkpoints of a run outlive its failure, and not its success."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 
 from generic_trainer.errors import TrainingError
 from tests.executors.conftest import Node
+from tests.helpers import run_fn
 from tests.processes import locked_elsewhere
 
-FAILS_ONCE = """
-import os
-
-def run_fn(fn_args):
+FAILS_ONCE = run_fn("""
     path = os.path.join(fn_args.checkpoint_dir, "progress")
     if not os.path.exists(path):
         open(path, "w").close()
         raise RuntimeError("killed in mid-epoch")
-    export(fn_args.serving_model_dir)
-"""
+""")
 
 
 def test_a_retry_finds_them_and_deletes_them_unless_another_run_is_at_work(node: Node) -> None:

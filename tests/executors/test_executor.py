@@ -1,7 +1,5 @@
 """A run of the executor, from the dictionaries to the published model."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Runs of the executor that must fail: with which error, and what they leave."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

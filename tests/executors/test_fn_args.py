@@ -1,7 +1,5 @@
 """What `run_fn` finds in its argument."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

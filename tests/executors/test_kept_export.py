@@ -1,7 +1,5 @@
 """A run that fails its last check has not trained in vain."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -12,16 +10,14 @@ from tests import helpers
 from tests.executors.conftest import Node
 
 # Counts its trainings in a file, and writes a metric.
-COUNTS = """
-def run_fn(fn_args):
+COUNTS = helpers.run_fn("""
     with open(fn_args.custom_config["counter"], "a") as file:
         file.write("trained ")
     print("trained, as the log says")
     with tf.summary.create_file_writer(fn_args.model_run_dir + "/train").as_default():
         tf.summary.scalar("loss", 0.25, step=7)
-    export(fn_args.serving_model_dir)
     export(fn_args.eval_model_dir)
-"""
+""")
 
 
 def run(node: Node, number: int, **properties: str) -> None:

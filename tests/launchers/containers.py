@@ -1,7 +1,5 @@
 """Containers of the stand-ins: child processes of the test, with the environment of a kubelet."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -6,8 +6,6 @@ pytest tests/launchers --engine tfjob --kubeconfig ~/.kube/config --root /pipeli
 Without options an engine that needs a service gets a stand-in for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import uuid

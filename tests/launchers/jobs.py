@@ -1,7 +1,5 @@
 """Small jobs for launchers, without TFX's artifacts around them."""
 
-from __future__ import annotations
-
 import os
 import re
 import textwrap

@@ -8,8 +8,6 @@ the same way. Values that the definitions list, and the rules of the operators' 
 The API server drops fields that a definition does not have; here they are errors.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -6,18 +6,15 @@ the `TF_CONFIG` that the training operator sets, that of a TrainJob with the env
 runtime, whose host names it resolves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
 import re
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -26,7 +23,7 @@ import pytest
 
 from tests.launchers.containers import exit_code, run_container, stop_container
 from tests.launchers.kubernetes_schema import problems_of
-from tests.processes import free_ports
+from tests.processes import free_ports, serving
 
 __all__ = ["StandIn", "kubernetes_stand_in"]
 
@@ -366,23 +363,16 @@ def kubernetes_stand_in(folder: Path) -> Iterator[StandIn]:
     """Yields the stand-in, with `KUBECONFIG` leading to it."""
     stand_in = StandIn(folder)
     handler = type("Handler", (_Handler,), {"stand_in": stand_in})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    config = folder / "kubeconfig"
-    address = f"http://127.0.0.1:{server.server_port}"
-    config.write_text(
-        "{apiVersion: v1, kind: Config, current-context: test, "
-        "contexts: [{name: test, context: {cluster: test, user: test}}], "
-        "users: [{name: test, user: {token: test}}], "
-        f"clusters: [{{name: test, cluster: {{server: '{address}'}}}}]}}"
-    )
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("KUBECONFIG", str(config))
+    with serving(handler) as address, pytest.MonkeyPatch.context() as patch:
+        config = folder / "kubeconfig"
+        config.write_text(
+            "{apiVersion: v1, kind: Config, current-context: test, "
+            "contexts: [{name: test, context: {cluster: test, user: test}}], "
+            "users: [{name: test, user: {token: test}}], "
+            f"clusters: [{{name: test, cluster: {{server: '{address}'}}}}]}}"
+        )
+        patch.setenv("KUBECONFIG", str(config))
+        try:
             yield stand_in
-    finally:
-        stand_in.close()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        finally:
+            stand_in.close()

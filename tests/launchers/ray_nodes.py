@@ -1,7 +1,5 @@
 """A Ray cluster of two machines, which are two nodes on this one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The rules that `Launcher` states, for every engine, alone and with several workers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A `Distribution` reports all its problems at once, and survives JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors, classes and exit codes."""
 
-from __future__ import annotations
-
 import errno
 import signal
 

@@ -1,7 +1,5 @@
 """Every field of a `Distribution` changes something in every engine, or is refused by it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """What all engines have in common: attempts, the deadline, the stop, the root cause, the error."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Code of others that trains on several workers, as it is, in a `run_fn` around it."""
 
-from __future__ import annotations
-
 __all__ = ["GUIDE"]
 
 # "Multi-worker training with Keras" of tensorflow.org, but for its data and its model.

@@ -5,8 +5,6 @@ refuses what Vertex AI would refuse, and runs the containers as child processes 
 the `CLUSTER_SPEC` that Vertex AI sets.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

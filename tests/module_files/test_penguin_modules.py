@@ -1,7 +1,5 @@
 """Each penguin module file trains, and its model is as good and as servable as the first one."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

@@ -5,8 +5,6 @@ the variables are there for Python, and missing for BulkInferrer and servers. So
 were written, with `TF_USE_LEGACY_KERAS=1`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The trials and the Experiment among the examples train to a model that is checked and right."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

@@ -7,8 +7,6 @@
 A process of its own, because which Keras `tf.keras` is gets decided when TensorFlow is imported.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from dataclasses import dataclass

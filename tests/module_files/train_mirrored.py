@@ -3,8 +3,6 @@
 A process of its own, because a CPU can only be split before TensorFlow uses it.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

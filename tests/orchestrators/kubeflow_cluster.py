@@ -10,8 +10,6 @@ Implements what TFX's compiler emits of `kfp.pipeline_spec.pipeline_spec_pb2`, i
 (schema 2.0 with typed values, 2.1 with JSON values). There is no cache.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

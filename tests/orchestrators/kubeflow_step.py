@@ -1,7 +1,5 @@
 """One task of a compiled Kubeflow v2 pipeline, with its inputs filled in."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

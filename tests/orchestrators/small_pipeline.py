@@ -1,7 +1,5 @@
 """The smallest pipelines with a GenericTrainer, and what their metadata store says afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Several trainers at once, in one metadata store and in one process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

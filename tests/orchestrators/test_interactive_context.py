@@ -1,7 +1,5 @@
 """Runs in InteractiveContext, in a real IPython shell and in a notebook's kernel."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

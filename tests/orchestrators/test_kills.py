@@ -1,7 +1,5 @@
 """Runs that end too early: no half model stays, and the next run publishes and cleans up."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -18,12 +16,7 @@ from tests import helpers, operations
 from tests.orchestrators import processes
 from tests.orchestrators.small_pipeline import Store, run_local
 
-WAITS_IN_TRAINING = """
-def run_fn(fn_args):
-    print("training goes on")
-    wait_at_gate()
-    export(fn_args.serving_model_dir)
-"""
+WAITS_IN_TRAINING = helpers.run_fn('print("training goes on")\nwait_at_gate()')
 WAITS_IN_EXPORT = """
 def run_fn(fn_args):
     export(fn_args.eval_model_dir)

@@ -1,7 +1,5 @@
 """The path from a compiled Kubeflow v2 pipeline to a pushed model, walked as a cluster would."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs under LocalDagRunner, with a metadata store."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

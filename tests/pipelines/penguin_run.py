@@ -1,7 +1,5 @@
 """One run of the penguin pipeline, as a user starts it, that many tests look at."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

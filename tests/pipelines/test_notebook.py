@@ -1,7 +1,5 @@
 """The notebook runs from top to bottom, the way Jupyter runs it, and shows its pictures."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

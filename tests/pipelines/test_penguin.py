@@ -1,7 +1,5 @@
 """The example, from the command line to a prediction of the pushed model."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of tracking: runs of the executor, and the calls that trackers get."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json
@@ -22,8 +20,7 @@ from tests import helpers
 from tests.launchers.jobs import make_job
 
 # Two scalars, the second of a trial, and what an experiment notes of its trials.
-TRAINS = """
-def run_fn(fn_args):
+TRAINS = helpers.run_fn("""
     run_dir = fn_args.model_run_dir
     for folder, name in (("train", "loss"), ("trials/2/training", "loss")):
         with tf.summary.create_file_writer(f"{run_dir}/{folder}").as_default():
@@ -32,8 +29,7 @@ def run_fn(fn_args):
     open(f"{run_dir}/trials.json", "w").write("[]")
     if fn_args.custom_config.get("fails"):
         raise ValueError("no luck today")
-    export(fn_args.serving_model_dir)
-"""
+""")
 # A tracker of another distribution.
 RECORDER = """
 import json, os, threading

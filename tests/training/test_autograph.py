@@ -1,7 +1,5 @@
 """Keras 2 itself is not converted by AutoGraph; what a user wrote for it works as without us."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable
 from typing import Any

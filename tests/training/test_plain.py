@@ -1,7 +1,5 @@
 """State that is taken comes back as it was; what is no data is refused before it is asked."""
 
-from __future__ import annotations
-
 import collections
 from pathlib import Path
 from typing import Any

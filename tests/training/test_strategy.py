@@ -1,7 +1,5 @@
 """Which strategy a process gets."""
 
-from __future__ import annotations
-
 import json
 import socket
 from typing import Any

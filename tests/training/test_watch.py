@@ -1,7 +1,5 @@
 """What is seen of a training that says nothing itself: `fit` of both Kerases, and plain loops."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """y = w x with one weight and squared error: every number of a training can be had by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 The best rate is known: 2 / (1 + 100) of a bowl whose curvatures are 1 and 100.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Small trials, as module files: each ends the same on one slot and on two."""
 
-from __future__ import annotations
-
 CONFIG = {
     "hyperparameters": {"global_batch_size": 8},
     "min_validation_period": {"batches": 5},

@@ -1,7 +1,5 @@
 """The experiment configuration."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a trial is told about itself."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

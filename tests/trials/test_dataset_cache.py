@@ -1,7 +1,5 @@
 """Datasets that are computed once."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """Constants, ranges, samples and grids."""
 
-from __future__ import annotations
-
 import pytest
 
 from generic_trainer.errors import ConfigurationError

@@ -1,7 +1,5 @@
 """Each import line of the documents' table has a file of its time, which a test runs."""
 
-from __future__ import annotations
-
 import ast
 import re
 

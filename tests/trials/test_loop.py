@@ -1,7 +1,5 @@
 """What a trial does next."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

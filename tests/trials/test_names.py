@@ -1,7 +1,5 @@
 """The names that trial files import, and that they cost nothing before they are used."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

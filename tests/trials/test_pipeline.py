@@ -1,7 +1,5 @@
 """What a trial sees of the pipeline: its examples, and all else that a `run_fn` sees."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Searches: which trials there are, how long they train, and which go on."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Trials side by side: the shares of the parts, their results, and a killed run."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What a bundle holds, and what its digest notices."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

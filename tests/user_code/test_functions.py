@@ -1,7 +1,5 @@
 """run_fn="package.module.function": what is packed, and what is left to the worker."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from pathlib import Path

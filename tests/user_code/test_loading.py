@@ -1,7 +1,5 @@
 """What the user's code sees while it runs, and what is left afterwards."""
 
-from __future__ import annotations
-
 import gc
 import io
 import os

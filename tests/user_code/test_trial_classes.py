@@ -1,7 +1,5 @@
 """A module with a trial class and no `run_fn`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

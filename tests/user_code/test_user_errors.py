@@ -1,7 +1,5 @@
 """Each mistake of the user gives one error that quotes the user's own file and line."""
 
-from __future__ import annotations
-
 import traceback
 
 import pytest

@@ -1,7 +1,5 @@
 """Remote paths, and what TensorFlow asks of the user's module while it trains."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

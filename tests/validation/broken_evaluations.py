@@ -1,7 +1,5 @@
 """Recipes for the mistakes that the Evaluator meets, or overlooks: each must be found before."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

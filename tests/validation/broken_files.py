@@ -1,7 +1,5 @@
 """Recipes for models whose files, tags, signatures or warm-up requests are broken."""
 
-from __future__ import annotations
-
 import base64
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Recipes for models whose graphs are broken: their ops, where they run, what they compute."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

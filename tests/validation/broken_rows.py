@@ -1,7 +1,5 @@
 """Recipes for models that only some rows break: rare ones, and those that a schema allows."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

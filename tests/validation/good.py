@@ -1,7 +1,5 @@
 """Models of every kind that users export. None of them may be rejected."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A recipe gets the folder for the model, a file that must not be touched, and the
 that must not be contacted.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

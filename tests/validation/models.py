@@ -1,7 +1,5 @@
 """Small models, built fast: a good one in several kinds, and the means to break it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A recipe gets a good model and a folder that does not exist yet, and puts a broken model there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ops that reach files or the network: told from TensorFlow's own registry."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

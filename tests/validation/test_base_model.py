@@ -1,7 +1,5 @@
 """Differences to the model that serves now."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every broken model is found by the check meant for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The list of checks."""
 
-from __future__ import annotations
-
 import re
 
 from generic_trainer.validation import all_checks

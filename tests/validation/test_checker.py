@@ -1,7 +1,5 @@
 """The checking process: what it reports, and what it survives."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os

@@ -1,7 +1,5 @@
 """What a confined process can do, tried in one that has not loaded TensorFlow."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is said of a model depends on who reads it: nobody's concern is never a failure."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +56,7 @@ def test_yaml_by_hand(tmp_path: Path) -> None:
         ("severities: {2020-01-01: warn}", "unknown check '2020-01-01'"),
         ("label_key: tips", "has no field 'label_key' (did you mean 'label_keys'?)"),
         ("label_keys: 5", "label_keys must be a list of names, got 5 of type int"),
+        ("label_keys: {tips: 1}", "label_keys must be a list of names"),
         ("label_keys: [[a]]", "label_keys must be a list of names, got"),
         ("signatures: null", "signatures must be a list"),
         ("signatures: [5]", "signatures[0] must be a name or a SignatureSpec, got 5"),

@@ -1,7 +1,5 @@
 """Mistakes between a model, its examples and an eval config are found before the Evaluator runs."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

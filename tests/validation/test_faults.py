@@ -1,7 +1,5 @@
 """Faults of the catalogue are found, and its good models pass; the table measures all of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 `FUZZ_EDITS=3000` makes a longer run than the default.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

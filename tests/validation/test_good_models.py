@@ -1,7 +1,5 @@
 """Good models of every kind pass, without a contract and with one, and without a false alarm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

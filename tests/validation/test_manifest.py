@@ -1,7 +1,5 @@
 """`manifest.json` and the golden outputs in it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

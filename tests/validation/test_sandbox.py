@@ -1,7 +1,5 @@
 """Models that do harm: refused without being run, and harmless where they are run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Rows made from a schema, without a model."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

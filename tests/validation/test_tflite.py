@@ -1,7 +1,5 @@
 """TFLite models and quantised SavedModels: those that are whole and true to their source pass."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every variable of a checkpoint is read, and odd values are found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Making, watching, retrying and deleting jobs of Kubernetes, TFJobs for the most part."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

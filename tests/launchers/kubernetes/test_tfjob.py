@@ -1,7 +1,5 @@
 """The TFJob is one that the API server takes, and asks for what the distribution says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """TrainJobs and their runtimes: what is made, how it is followed, suspended and resumed."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several workers on this machine: what each is told, reads and prints."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The process that has started the workers is stopped or killed: nothing is left running."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

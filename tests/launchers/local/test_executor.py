@@ -1,7 +1,5 @@
 """The executor with workers in child processes: from artifacts to a published model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

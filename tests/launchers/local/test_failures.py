@@ -1,7 +1,5 @@
 """Workers that crash, hang, are killed or take too much: each is reported as what it is."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

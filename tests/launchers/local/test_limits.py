@@ -1,7 +1,5 @@
 """What counts as progress of a worker, and what does not."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

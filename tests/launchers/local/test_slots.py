@@ -1,7 +1,5 @@
 """Trials and estimators on several workers: each is a slot, and they end as one does."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several workers on two nodes: what each is told, what is retried, and what an error says."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

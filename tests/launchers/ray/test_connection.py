@@ -1,7 +1,5 @@
 """Clusters that are not there, and room that is not there."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """Ends of actors that have not returned them, and nodes that lack this package."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The penguin pipeline with two workers of Keras 3 on two nodes, to a blessed model."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

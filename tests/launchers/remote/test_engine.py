@@ -1,7 +1,5 @@
 """The engine of remote jobs with a service in memory, whose time passes without waiting."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path

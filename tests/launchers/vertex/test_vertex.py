@@ -1,7 +1,5 @@
 """Custom jobs of Vertex AI: what is asked for, how they are followed, retried and cancelled."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Small fits of Keras 3, each of which ends the same on one worker and on several."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Several workers on shares of each batch end with the weights and metrics of one on whole ones."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

@@ -4,8 +4,6 @@ They are forked once TensorFlow is imported, which takes longest. Each writes wh
 of a group with as JSON into `FOLDER/RANK.json`.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

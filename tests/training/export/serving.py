@@ -1,7 +1,5 @@
 """Runs a SavedModel the ways its consumers do."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Usage: ``python -m tests.training.export.taxi DIRECTORY`` writes the transform graph.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

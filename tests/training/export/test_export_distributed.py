@@ -1,7 +1,5 @@
 """Models trained under a strategy leave nothing of it behind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

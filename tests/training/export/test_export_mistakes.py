@@ -1,7 +1,5 @@
 """What export_model says when model, features and arguments do not fit together."""
 
-from __future__ import annotations
-
 import types
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Exports that every consumer can use, from Keras 2, Keras 3 and tf.Module."""
 
-from __future__ import annotations
-
 import shutil
 import types
 from pathlib import Path

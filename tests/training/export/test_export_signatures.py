@@ -1,7 +1,5 @@
 """The shapes of model that are accepted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

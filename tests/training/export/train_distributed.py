@@ -1,10 +1,8 @@
 """Trains under a strategy on two logical CPUs and exports: a program, because of the CPUs.
 
-Usage: ``python -m tests.training.export.train_distributed STRATEGY DIRECTORY KERAS...``; for each
-Keras (a module's name) it writes ``DIRECTORY/<keras>`` and its own predictions beside it.
+Usage: ``python -m tests.training.export.train_distributed STRATEGY DIRECTORY KERAS``; it
+writes ``DIRECTORY/<keras>``, by that Keras (a module's name), and its own predictions beside it.
 """
-
-from __future__ import annotations
 
 import importlib
 import json
@@ -53,18 +51,17 @@ def build(keras: Any) -> Any:
     return model
 
 
-def main(strategy_name: str, directory: str, *names: str) -> None:
-    """Trains, exports within the strategy's scope, and predicts, with each Keras."""
+def main(strategy_name: str, directory: str, name: str) -> None:
+    """Trains, exports within the strategy's scope, and predicts."""
     strategy = strategy_called(strategy_name)
     columns = taxi.rows(8)
     miles, tips = (tf.constant(columns[name])[:, tf.newaxis] for name in ("miles", "tips"))
     data = tf.data.Dataset.from_tensor_slices(({"miles": miles}, tips)).batch(4)
-    for name in names:
-        with strategy.scope():
-            model = build(importlib.import_module(name))
-            model.fit(data, epochs=2, verbose=0)
-            export_model(model, os.path.join(directory, name), schema=taxi.schema())
-        np.save(os.path.join(directory, f"{name}.npy"), model({"miles": miles}, training=False))
+    with strategy.scope():
+        model = build(importlib.import_module(name))
+        model.fit(data, epochs=2, verbose=0)
+        export_model(model, os.path.join(directory, name), schema=taxi.schema())
+    np.save(os.path.join(directory, f"{name}.npy"), model({"miles": miles}, training=False))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ send a signal (0: none), number of the signal, and the Keras to use: "tensorflow
 "tf_keras". Prints the weights' digest and the history as JSON.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

@@ -3,8 +3,6 @@
 Called with a directory, "tf_keras" or "keras", and the step to end at. Prints both results as JSON.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

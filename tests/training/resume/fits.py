@@ -1,7 +1,5 @@
 """Parts of fits that end and are resumed."""
 
-from __future__ import annotations
-
 import itertools
 import types
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A checkpoint that is damaged, in whatever byte, stands aside for the one before it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random

@@ -4,8 +4,6 @@ Most models run eagerly, as tracing them would take most of the time; `test_resu
 data that end between epochs and the campaign train compiled ones.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints are there whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Callbacks of a resumed fit see no batch twice, and write into the directory of the new run."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import json

@@ -1,7 +1,5 @@
 """Generators of every kind go on from where they were."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A fit that was killed and resumed is the fit that was not."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -20,11 +18,9 @@ from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import restore_weights, resume_callbacks
 from generic_trainer.training.resume import _manager, _schedule
 from tests import helpers
+from tests.house import ROOT, run_python
 from tests.training.resume import fit_in_child, fit_in_replicas
 from tests.training.resume.fits import Ended, ending, fn_args, ones, values
-
-CHILD, IN_REPLICAS = fit_in_child.__name__, fit_in_replicas.__name__
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +43,10 @@ def fit(
     keras: str = "tensorflow.keras",
 ) -> subprocess.CompletedProcess[str]:
     """Runs `fit` in a child process that sends itself a signal at the end of the `kill`th batch."""
-    arguments = [str(directory), examples, kind, str(kill), str(int(number)), keras]
-    return run(CHILD, *arguments, TF_USE_LEGACY_KERAS=str(int(legacy)))
-
-
-def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", program, *arguments],
-        env={**os.environ, **environment},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [str(directory), examples, kind, str(kill), str(int(number)), keras]
+    command = [sys.executable, "-m", fit_in_child.__name__, *words]
+    env = {**os.environ, "TF_USE_LEGACY_KERAS": str(int(legacy))}
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
 
 
 def result(process: subprocess.CompletedProcess[str]) -> Any:
@@ -103,7 +90,7 @@ def test_sigterm_saves_and_then_ends_the_run(tmp_path: Path, examples: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["keras", "tf_keras"])
 def test_what_replicas_have_of_their_own_goes_on_exactly(tmp_path: Path, keras: str) -> None:
-    straight, resumed = result(run(IN_REPLICAS, str(tmp_path), keras, "7"))
+    straight, resumed = result(run_python("-m", fit_in_replicas.__name__, tmp_path, keras, 7))
     assert resumed == straight
 
 

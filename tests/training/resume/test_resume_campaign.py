@@ -1,7 +1,5 @@
 """A few of the rounds of `benchmarks/resume_campaign.py`; ROUNDS=391 runs all combinations."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

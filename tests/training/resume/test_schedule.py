@@ -1,7 +1,5 @@
 """When a fit saves."""
 
-from __future__ import annotations
-
 import itertools
 
 from generic_trainer.training.resume._schedule import Schedule

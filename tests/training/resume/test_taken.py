@@ -1,7 +1,5 @@
 """What is taken of variables and iterators is what they held at that moment, whatever follows."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

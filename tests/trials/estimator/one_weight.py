@@ -1,7 +1,5 @@
 """The one weight of `by_hand`, as an estimator."""
 
-from __future__ import annotations
-
 from generic_trainer.estimator import tf
 from generic_trainer.trials.estimator import EstimatorTrial
 from tests.trials.by_hand import RATE, X

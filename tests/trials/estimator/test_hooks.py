@@ -1,7 +1,5 @@
 """When hooks are called, and what they can stop."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Metrics that Python computes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What is published of a trial without serving input receiver functions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf_itself

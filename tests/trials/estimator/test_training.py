@@ -1,7 +1,5 @@
 """What `EstimatorTrial` trains, measures and keeps."""
 
-from __future__ import annotations
-
 import importlib
 import random
 import sys

@@ -1,7 +1,5 @@
 """The thread that trains and its caller take turns."""
 
-from __future__ import annotations
-
 import contextvars
 
 import pytest

@@ -1,7 +1,5 @@
 """Files written for Determined run with nothing but their import lines changed."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

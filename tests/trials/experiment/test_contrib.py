@@ -1,7 +1,5 @@
 """`tf1` and `tf.contrib`: names, and a program of their time that runs with its imports changed."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import runpy
@@ -17,6 +15,7 @@ from generic_trainer.estimator import tf1, v1
 from generic_trainer.trials import experiment
 from generic_trainer.trials._scripts.loading import load
 from generic_trainer.trials.experiment import _learn, contrib
+from tests.examples import example
 from tests.trials.conftest import ported, run_module_file
 
 FILES = Path(__file__).with_name("written_for_contrib")
@@ -202,18 +201,13 @@ def test_an_experiment_on_csv_files(tmp_path, caplog):
 
 @needs_slim
 def test_a_model_function_with_targets(tmp_path):
-    features = {
-        "miles": tf.train.Feature(float_list={"value": [2.0]}),
-        "tips": tf.train.Feature(float_list={"value": [1.0]}),
-        "company": tf.train.Feature(bytes_list={"value": [b"blue"]}),
-    }
-    example = tf.train.Example(features={"feature": features}).SerializeToString()
+    ride = example(miles=2.0, tips=1.0, company="blue")
     with tf.io.TFRecordWriter(str(tmp_path / "rides.gz"), "GZIP") as writer:
         for _ in range(40):
-            writer.write(example)
+            writer.write(ride)
     run_script("rides", tmp_path, tmp_path / "rides.gz", tmp_path / "run")
     assert steps_of(tmp_path / "run") == 20
-    predicted = served(tmp_path / "run" / "export" / "Servo")(tf.constant([example]))
+    predicted = served(tmp_path / "run" / "export" / "Servo")(tf.constant([ride]))
     assert predicted["tips"].shape == [1, 1]
 
 

@@ -1,7 +1,5 @@
 """`Experiment` and `learn_runner`, with an estimator of one weight."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`HParams`."""
 
-from __future__ import annotations
-
 import pytest
 
 from generic_trainer.errors import ConfigurationError

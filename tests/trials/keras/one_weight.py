@@ -1,7 +1,5 @@
 """The one weight of `by_hand`, as a Keras trial."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from generic_trainer.trials.keras import TFKerasTrial

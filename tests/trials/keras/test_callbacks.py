@@ -1,7 +1,5 @@
 """When callbacks are called, with what, and what they can change."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """The files of a checkpoint, and models with parts of their own."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pickle

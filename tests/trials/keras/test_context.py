@@ -1,7 +1,5 @@
 """What a trial wraps its model, data and optimizers by."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

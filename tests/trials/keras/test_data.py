@@ -1,7 +1,5 @@
 """The five kinds of data."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

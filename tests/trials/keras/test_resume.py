@@ -1,7 +1,5 @@
 """A trial that is saved and restored goes on as the straight one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """What a `TFKerasTrial` trains and measures."""
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 

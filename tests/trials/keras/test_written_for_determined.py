@@ -1,7 +1,5 @@
 """Trials and configurations as users of Determined wrote them."""
 
-from __future__ import annotations
-
 import csv
 import textwrap
 

@@ -1,14 +1,13 @@
 """What a Ray head answers to one who submits jobs: the parts of its REST API that that takes."""
 
-from __future__ import annotations
-
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.processes import serving
 
 
 @dataclass
@@ -57,13 +56,5 @@ def head() -> Iterator[Head]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with serving(Handler) as found.url:
         yield found
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

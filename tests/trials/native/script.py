@@ -1,7 +1,5 @@
 """Trains one weight by `estimator.init`, with the arguments of the command line."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """`keras.init`: a model whose fit is one batch here."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

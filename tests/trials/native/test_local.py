@@ -1,7 +1,5 @@
 """Scripts that are tested here, on one batch."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Scripts that train by `init` are module files of a pipeline, with their import lines changed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

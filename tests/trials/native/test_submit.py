@@ -1,7 +1,5 @@
 """Experiments that go to a cluster: what is sent, and what becomes of it there."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

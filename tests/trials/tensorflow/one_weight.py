@@ -1,7 +1,5 @@
 """The one weight of `by_hand`, as a TF1 graph."""
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from generic_trainer.trials.tensorflow import TensorFlowTrial

@@ -1,7 +1,5 @@
 """What is wrong with a trial is said, with what to do."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Predictions are found in graphs that were written for training alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf2

@@ -1,7 +1,5 @@
 """The share of a batch that each of several workers takes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 

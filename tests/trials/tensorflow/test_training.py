@@ -1,7 +1,5 @@
 """What `TensorFlowTrial` trains, measures and keeps."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

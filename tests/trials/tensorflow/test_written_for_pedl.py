@@ -1,7 +1,5 @@
 """Trials as users of PEDL wrote them, their import lines changed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every good model: those of the default tests, and those of the catalogue."""
 
-from __future__ import annotations
-
 from tests.validation.catalogue import good_graphs, good_keras
 from tests.validation.good import GOOD, Make, ServingContract
 

@@ -1,7 +1,5 @@
 """Faults of what goes along with a model: warm-up requests, the Evaluator's config, contracts."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Callable

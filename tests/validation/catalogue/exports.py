@@ -1,7 +1,5 @@
 """Faults of exports by Keras, which are made with the Keras that is active."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

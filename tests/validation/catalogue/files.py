@@ -1,7 +1,5 @@
 """Faults of files: damaged on the way, of another export, of another kind."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 from pathlib import Path

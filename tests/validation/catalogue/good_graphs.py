@@ -1,7 +1,5 @@
 """Good models without Keras: what graphs of TensorFlow 2 and of TensorFlow 1 rightly do."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable

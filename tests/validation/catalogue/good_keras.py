@@ -1,7 +1,5 @@
 """Good models of the Keras that is active, exported as its guides say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Faults of graphs: what ties a model to a machine, to files, to a session that has ended."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the rows of the catalogue are made with: one fault each, registered under its name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Faults of what is computed: for a batch, for rare rows, for rows that a schema allows."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Faults of signatures: of what goes in and comes out, by whom it is read."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

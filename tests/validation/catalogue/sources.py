@@ -1,7 +1,5 @@
 """Where the ideas of the default tests' broken models come from, and whom they break."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from tests.validation import broken_evaluations, broken_rows
