@@ -20,7 +20,6 @@ from generic_trainer.validation import (
     Checker,
     ServingContract,
     ValidationReport,
-    differences,
     print_report,
 )
 
@@ -118,22 +117,14 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _show_reports(reports: Sequence[ValidationReport], options: argparse.Namespace) -> None:
-    """Prints several reports, and the differences between two."""
-    changes = differences(*reports) if len(reports) == 2 else []
+    """Prints several reports."""
     if options.json:
         listed = [json.loads(report.to_json()) for report in reports]
-        print(json.dumps({"reports": listed, "differences": changes}, indent=2))
+        print(json.dumps({"reports": listed}, indent=2))
         return
     for report in reports:
         print(f"\n{report.model_dir}")
         print_report(report)
-    if len(reports) == 2:
-        print(f"\nFrom {reports[0].model_dir} to {reports[1].model_dir}:")
-        for change in changes:
-            print(f"  {change['what']}: {change['before']} → {change['after']}")
-        for result in reports[1].results:
-            if result.name == "base_model":
-                print(f"  {result.message}")
 
 
 def _require_model(model: Path) -> None:

@@ -49,7 +49,7 @@ __getattr__, __dir__ = lazy_names(
         "_contract": "ServingContract SignatureSpec",
         "_manifest": "write_manifest",
         # The last three are for programs that keep, compare and extend reports.
-        "_report": "ValidationReport print_report is_report_file differences html_templates",
+        "_report": "ValidationReport print_report is_report_file html_templates",
         "_tfma_lint": "lint_eval_config",
         "generic_trainer._core.records": "read_records",
     },

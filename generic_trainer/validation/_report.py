@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _JSON_FILE, _HTML_FILE = "report.json", "report.html"
 _EXAMPLE_FILE = re.compile(r"example-\d{1,4}\.pbtxt")
-_SECONDS = "Time taken"
 # Label of a measurement, its fact, and its form for readers.
 _FACTS = (
     ("Size", "size_bytes", ""),
@@ -34,7 +33,7 @@ _FACTS = (
     ("Checked with TensorFlow", "tensorflow_version", "{}"),
     ("Original directory hidden", "original_hidden", ""),
     ("Checked without protection from", "unprotected", ""),
-    (_SECONDS, "seconds", "{:.4g} s"),
+    ("Time taken", "seconds", "{:.4g} s"),
 )
 _ORDER = {"pass": 0, "skip": 0, "warn": 1, "fail": 2}  # failures are printed next to the verdict
 _STYLES = {"pass": "green", "fail": "bold red", "warn": "yellow", "skip": "dim"}
@@ -198,25 +197,6 @@ def print_report(report: ValidationReport, console: Console | None = None) -> No
         console.print(f"[bold green]PASSED[/] with {warned} warning{'s' * (warned != 1)}")
     else:
         console.print(f"[bold red]FAILED[/] {failed} check{'s' * (failed != 1)}")
-
-
-def differences(before: ValidationReport, after: ValidationReport) -> list[dict[str, str]]:
-    """Returns the differences between two models, by their measurements and checks.
-
-    Returns:
-        Mappings with `what`, `before` and `after`: different measurements, then checks with
-        different outcomes.
-    """
-    old, new = (
-        dict(_described(report.facts))
-        | {result.name: result.status for result in report.results if result.name != "base_model"}
-        for report in (before, after)
-    )
-    return [
-        {"what": what, "before": old.get(what, "-"), "after": new.get(what, "-")}
-        for what in dict.fromkeys((*old, *new))
-        if old.get(what) != new.get(what) and what != _SECONDS
-    ]
 
 
 def _printable(fact: Any) -> Any:

@@ -41,20 +41,13 @@ def test_two_models_are_compared(
     assert cli.main(["validate", str(model), str(other), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [report["model_dir"] for report in told["reports"]] == [str(model), str(other)]
-    changes = {change["what"]: change for change in told["differences"]}
-    assert changes["outputs_finite"] == {
-        "what": "outputs_finite", "before": "pass", "after": "warn",
-    }  # fmt: skip
-    assert changes["Size"]["before"] != changes["Size"]["after"]
-    assert "presence" not in changes and "Time taken" not in changes
     base = {result["name"]: result for result in told["reports"][1]["results"]}["base_model"]
     assert base["status"] == "warn" and "were (y: float32" in base["message"]
 
     reports = [ValidationReport.from_json(json.dumps(report)) for report in told["reports"]]
     _show_reports(reports, argparse.Namespace(json=False))
     printed = capsys.readouterr().out
-    assert f"From {model} to {other}:" in printed
-    assert "outputs_finite: pass → warn" in printed
+    assert f"\n{model}\n" in printed and f"\n{other}\n" in printed
     assert cli.main(["validate", str(model), str(other), "--html", str(tmp_path / "a.html")]) == 2
 
 
