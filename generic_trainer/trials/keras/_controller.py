@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -71,7 +71,6 @@ class TFKerasController:
         self._batches = run.batches_trained
         self._is_open = self._has_failed = False
         self._iterator: Any = None
-        self._step_function: Callable[[Any], Any] | None = None
 
     @property
     def stop_requested(self) -> bool:
@@ -183,11 +182,10 @@ class TFKerasController:
 
     def _step(self, iterator: Any) -> Any:
         """Trains on the next batch; a callback may have compiled the model once more."""
-        if self._step_function is None or self._model.train_function is None:
-            self._model.train_function = None  # or it would be returned
-            made = self._model.make_train_function()
-            self._step_function = made or self._model.train_function  # Keras 3 returns nothing
-        return self._step_function(iterator)
+        model = self._model
+        if model.train_function is None:  # Keras 3 sets it and returns nothing
+            model.train_function = model.make_train_function() or model.train_function
+        return model.train_function(iterator)
 
     def _open(self) -> None:
         """Restores the checkpoint, if there is one, and starts the callbacks."""
