@@ -118,7 +118,6 @@ class Progress:
         restarts: the reason of each restart of the workers.
         checkpoints: the saved steps.
         data: messages of the reader about the data.
-        bound: the limit of the speed: `"input"`, `"compute"`, `"overhead"`; empty if unknown.
         started_s, changed_s: the times of the first and the last line, seconds since the epoch.
     """
 
@@ -139,7 +138,6 @@ class Progress:
     restarts: list[str] = dataclasses.field(default_factory=list)
     checkpoints: list[int] = dataclasses.field(default_factory=list)
     data: list[str] = dataclasses.field(default_factory=list)
-    bound: str = ""
     started_s: float = 0.0
     changed_s: float = 0.0
 
@@ -212,7 +210,7 @@ def _add(progress: Progress, line: dict[str, Any]) -> None:
     progress.started_s = progress.started_s or at
     progress.changed_s = max(progress.changed_s, at)
     since_s = at - progress.started_s
-    for name in ("phase", "error", "bound"):
+    for name in ("phase", "error"):
         if name in line:
             setattr(progress, name, str(line[name]))
     if progress.batch_size is None and "reader_batch_size" in line:

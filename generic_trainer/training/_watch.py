@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +36,6 @@ _SHARE = 1e-3
 _EPOCHS_PER_LINE = 0.1  # the end of an epoch writes a line after this share of the interval
 _GPU_EVERY_S = 10.0
 _ARRAYS_BATCH_SIZE = 32  # Keras's default for arrays
-_BUSY, _WAITING = 0.8, 0.3
 _LIBRARIES = ("generic_trainer", "keras", "tf_keras")
 
 
@@ -64,25 +62,21 @@ class _Watch:
     """The position of the training, stored by the training thread and written by another thread.
 
     Attributes:
-        fits: the number of calls of `fit` in progress.
         has_fitted: whether there was any call of `fit`.
         batches: the number of batches that iterators returned to custom loops; not counted after a
             call of `fit`.
-        wait_s: the seconds that these loops waited for them.
         is_due: whether the next step must store its position and metrics.
     """
 
     def __init__(self, log: ProgressLog) -> None:
         self._log = log
         self._start_s, self._epoch_s = time.monotonic(), -_EVERY_S
-        self._gpu_s, self._gpus = -_GPU_EVERY_S, list[tuple[float, float]]()
+        self._gpu_s = -_GPU_EVERY_S
         self._pending: dict[str, Any] = {}
         self._clock: int | None = None  # the CPU time of the training thread
         self._lock, self._over = threading.Lock(), threading.Event()
-        self.fits = self.batches = 0
-        self.has_fitted = False
-        self.wait_s = 0.0
-        self.is_due = True
+        self.batches = 0
+        self.has_fitted, self.is_due = False, True
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[None]:
@@ -124,12 +118,12 @@ class _Watch:
         while not self._over.wait(self._interval_s):
             with contextlib.suppress(Exception):  # failing to write progress must not fail the run
                 before, now = self._mark, self._used()
-                wall_s, cpu_s, main_s, wait_s = (b - a for a, b in zip(before, now, strict=True))
+                wall_s, cpu_s, main_s = (b - a for a, b in zip(before, now, strict=True))
                 # A process without input and output is considered to hang. So if it is idle, this
                 # thread must not write either.
                 works = cpu_s > IDLE_SHARE * wall_s or main_s > IDLE_MAIN_SHARE * wall_s
                 if self._pending or works:
-                    self._flush(**self._machine(cpu_s / wall_s, main_s / wall_s, wait_s / wall_s))
+                    self._flush(**self._machine(cpu_s / wall_s))
                     self._mark = now
                 self.is_due = True
 
@@ -139,56 +133,23 @@ class _Watch:
         if line:
             self._log.write(**line)
 
-    def _machine(self, cpu: float, main: float, waiting: float) -> dict[str, Any]:
-        """Returns the usage of the machine, for shares of the time since the last sample."""
+    def _machine(self, cpu: float) -> dict[str, Any]:
+        """Returns the usage of the machine; `cpu`: processors that were busy since the last one."""
         line: dict[str, Any] = {
             "cpu": round(min(1.0, cpu / len(available_cpus())), 3),
             "memory_mb": resident_memory_mb(),
         }
-        is_loop = self.batches > 0 and not self.has_fitted
-        if is_loop:
+        if self.batches and not self.has_fitted:
             line["batches"] = self.batches
         if time.monotonic() > self._gpu_s + _GPU_EVERY_S:
-            self._gpu_s, self._gpus = time.monotonic(), gpu_usage()
-            if self._gpus:
-                line["gpu"] = max(share for share, _ in self._gpus)
-        if self.fits or is_loop:
-            gpu = max((share for share, _ in self._gpus), default=None)
-            wait = waiting if is_loop else None
-            is_alone = os.getloadavg()[0] <= len(available_cpus())
-            line["bound"] = bound_of(line["cpu"], main, gpu, wait, is_alone=is_alone)
+            self._gpu_s = time.monotonic()
+            if gpus := gpu_usage():
+                line["gpu"] = max(share for share, _ in gpus)
         return line
 
     def _used(self) -> tuple[float, ...]:
         main_s = 0.0 if self._clock is None else time.clock_gettime(self._clock)
-        return time.monotonic(), time.process_time(), main_s, self.wait_s
-
-
-def bound_of(
-    cpu: float, main_thread: float, gpu: float | None, wait: float | None, *, is_alone: bool = True
-) -> str:
-    """Returns the bottleneck of a training: `"input"`, `"compute"`, `"overhead"` or `""`.
-
-    For custom loops, the time of waiting for data is measured. Steps of `fit` fetch their data
-    inside TensorFlow, so the bottleneck is derived from usage: `"compute"` if the GPU is busy, or
-    all CPUs without a GPU; `"overhead"` if only the main thread is busy, because it prepares steps
-    that are too small; `"input"` if all of them are idle.
-
-    Args:
-        cpu: the share of all CPUs that the process has used, from 0 to 1.
-        main_thread: the share of one CPU that its main thread has used.
-        gpu: the usage of the busiest GPU; None without a GPU.
-        wait: the share of the time that a loop has waited for its iterator; None if unknown.
-        is_alone: whether the machine has idle CPUs. If not, the process may be idle because it
-            waits for a CPU, and the bottleneck is unknown.
-    """
-    if wait is not None:
-        return "input" if wait > _WAITING else "compute"
-    if (gpu if gpu is not None else cpu) > _BUSY:
-        return "compute"
-    if main_thread > _BUSY:
-        return "overhead"
-    return "input" if is_alone else ""
+        return time.monotonic(), time.process_time(), main_s
 
 
 def _numbers(logs: Any) -> dict[str, float]:
@@ -206,12 +167,9 @@ def _numbers(logs: Any) -> dict[str, float]:
 def _watched_fit(watch: _Watch, keras: ModuleType, arguments: dict[str, Any]) -> Iterator[None]:
     _refuse_endless(arguments)
     progress = _fit_callback(keras, watch, _batch_size(arguments))
-    watch.fits, watch.has_fitted = watch.fits + 1, True
-    try:
-        with one_more_callback(keras, arguments, progress):
-            yield
-    finally:
-        watch.fits -= 1
+    watch.has_fitted = True
+    with one_more_callback(keras, arguments, progress):
+        yield
 
 
 def _refuse_endless(arguments: Mapping[str, Any]) -> None:
@@ -303,11 +261,7 @@ def _watched_iterators(watch: _Watch) -> Iterator[None]:
     kind = internals.TF_OWNED_ITERATOR.get()
 
     def following(original: Callable[[Any], Any], iterator: Any) -> Any:
-        if watch.has_fitted:
-            return original(iterator)
-        start_s = time.perf_counter()
         batch = original(iterator)
-        watch.wait_s += time.perf_counter() - start_s
         watch.batches += 1
         return batch
 

@@ -25,7 +25,7 @@ def write_run(run_dir: Path, *, name: str = "accuracy", phase: str = "training")
         for step in range(20, 420, 20):
             metrics = {"loss": 5 / step, "val_loss": 6 / step, name: 1 - 1 / step}
             log.write(at=1000.0 + step / 10, step=step, steps=1000, epoch=1, epochs=2, cpu=0.7,
-                      memory_mb=900 + step, gpu=0.4, bound="input", metrics=metrics)  # fmt: skip
+                      memory_mb=900 + step, gpu=0.4, metrics=metrics)  # fmt: skip
         log.write(at=1042.0, restart=f"{name} was lost", checkpoint=400)
 
 
@@ -46,7 +46,6 @@ def test_a_view_says_how_a_run_is(tmp_path: Path) -> None:
         "loss", "accuracy", "examples/s", "busy, in %", "memory in MiB"
     ]  # fmt: skip
     assert [line.label for line in shown.charts[0].lines] == ["", "validation"]
-    assert shown.bound.startswith("Input-bound: ")
     assert text_of(shown).startswith("Training: step 400 of 1,000, epoch 1 of 2, examples/s 320, ")
     assert text_of(shown).endswith("restarts 1, loss 0.0125, accuracy 0.9975")
     assert dict(shown.facts)["Checkpoints"] == "1, the last at step 400"

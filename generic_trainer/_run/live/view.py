@@ -17,13 +17,6 @@ _VALIDATION = ("val_", "validation_", "evaluation_", "eval_")
 _DUPLICATES = "_vs_iterations"  # of Keras' TensorBoard callback: the same values as by epoch
 _GOES_ON = ("training", "validating")
 _LOG_RATIO = 20.0  # losses that span more than this get a logarithmic axis
-_BOUNDS = {
-    "input": "Input-bound: the processors wait, most likely for data. Read with "
-    "fn_args.data_accessor; give map() num_parallel_calls, and end datasets with prefetch().",
-    "compute": "Compute-bound: a GPU, more workers or mixed precision make training faster.",
-    "overhead": "Overhead-bound: starting a step takes longer than computing it. Compile with "
-    "steps_per_execution=16, or use larger batches.",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +49,6 @@ class View:
         share: share of the steps that are done, from 0 to 1; None if the number is unknown.
         tiles, facts: label and value, the former short ones.
         charts: losses, metrics, then throughput and machine; `more` metrics are left out.
-        bound: the limit of the speed and a remedy; empty if it is unknown.
         error: the reason why the run failed.
     """
 
@@ -67,7 +59,6 @@ class View:
     facts: list[tuple[str, str]]
     charts: list[Chart]
     more: int
-    bound: str
     error: str
 
 
@@ -99,7 +90,6 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
         facts=_facts(progress),
         charts=charts[:_MOST_CHARTS] + _machine(progress),
         more=len(charts[_MOST_CHARTS:]),
-        bound=_BOUNDS.get(progress.bound, ""),
         error=progress.error,
     )
 
