@@ -1,7 +1,5 @@
 """The step in its container: from KFP's artifacts to `generic-trainer run`, and back."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -15,8 +15,6 @@ These are the codes that Kubeflow's training operator distinguishes under `resta
 130, 137, 138 and 143 are tried again, all others are permanent. 74 is `EX_IOERR` of sysexits(3).
 """
 
-from __future__ import annotations
-
 import enum
 import errno
 import os

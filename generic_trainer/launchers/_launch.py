@@ -1,7 +1,5 @@
 """Launches a job with the launcher that its distribution names."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from generic_trainer._core.cluster import cluster_addresses, is_in_a_cluster, this_task

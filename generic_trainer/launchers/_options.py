@@ -1,7 +1,5 @@
 """Options of single launchers in a `Distribution`: location and account of their workers."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Jobs packed for machines that others set up: in a message, or in a folder."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

@@ -5,8 +5,6 @@ same for all engines: it decides which failure is the root cause and whether ano
 follows, and raises the errors for an exceeded time limit and SIGTERM.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging

@@ -1,7 +1,5 @@
 """Tasks of a job, from the inside: a process trains, serves or exports."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import faulthandler

@@ -1,7 +1,5 @@
 """User code on its way to workers: the name of a function, and the bundle with its module."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

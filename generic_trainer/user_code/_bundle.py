@@ -1,7 +1,5 @@
 """Bundles of the user's code, packed on the machine where the pipeline is defined."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Files of a folder that a module needs, found in syntax trees without running code."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import os

@@ -3,8 +3,6 @@
 Lines are quoted in the form that terminals and editors turn into links.
 """
 
-from __future__ import annotations
-
 import inspect
 import linecache
 import re

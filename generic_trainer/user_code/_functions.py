@@ -1,7 +1,5 @@
 """Functions of the user's module: checks before a call, errors after it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The user's module on the worker: unpacked, imported anew, and removed again."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import importlib

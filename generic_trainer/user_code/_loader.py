@@ -1,7 +1,5 @@
 """The import system's view of an unpacked bundle: its files, under the user's own paths."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import linecache

@@ -1,7 +1,5 @@
 """Facts about the user's code from the source of its bundle, without running it."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import itertools

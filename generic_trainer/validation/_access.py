@@ -7,8 +7,6 @@ distinguish are listed here. `tests/validation/test_access.py` compares this wit
 of all ops.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator

@@ -17,8 +17,6 @@ if it does not apply::
 `generic-trainer explain` and the documents show the docstring.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Rows that a signature is called with: real examples where they fit, made-up ones elsewhere."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence

@@ -6,8 +6,6 @@ runs the nodes that the signatures and the initialisation depend on, and, while 
 that restore the variables.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

@@ -4,8 +4,6 @@ The clients of object stores start threads, which keep the rights that they were
 another process fetches: the one that will run the model has never had a thread.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

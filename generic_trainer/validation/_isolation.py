@@ -12,8 +12,6 @@ nothing at the old one. The original is never renamed, copied or written, even i
 - A remote directory (`gs://...`) has been downloaded: see `_inputs`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

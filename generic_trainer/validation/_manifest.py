@@ -3,8 +3,6 @@
 It is stored beside `saved_model.pb`, so that copies of the model's directory contain it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@
 all examples, of which the checks read the first ones only.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -4,8 +4,6 @@ It sends each step as JSON: `begin` with the first facts, `start` with the name 
 each check, `result` with its verdict, and `complete` in the end.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import json

@@ -12,8 +12,6 @@ They work without privileges, in containers too:
 Sources: https://docs.kernel.org/userspace-api/landlock.html, .../seccomp_filter.html, prctl(2).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

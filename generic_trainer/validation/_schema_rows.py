@@ -8,8 +8,6 @@ feature is missing in some examples if `min_fraction` is below 1; `min_count`, w
 schemas have, is about the data set as a whole.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence

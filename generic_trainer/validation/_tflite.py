@@ -3,8 +3,6 @@
 TensorFlow's interpreter crashes on most damaged files, so that the check that starts it fails.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ wrong label it computes a wrong number, with a wrong weight none is applied, a s
 that does not exist is left out, and without thresholds no blessing is ever written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """The variables in a model's checkpoint: unreadable ones, and those with NaN or infinities."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Client of Kubernetes: its configuration, and the logs of pods."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

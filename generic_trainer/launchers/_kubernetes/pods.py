@@ -1,7 +1,5 @@
 """Pods of workers, as Kubernetes' core v1 defines them: their template and their state."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Jobs of an operator in a Kubernetes cluster."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence

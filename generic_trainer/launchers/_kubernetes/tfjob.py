@@ -3,8 +3,6 @@
 The fields are those of the custom resource definition `tfjobs.kubeflow.org` (v1).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ them. Trainer has runtimes for PyTorch, JAX and MPI but none for TensorFlow; thi
 3. JobSet, Job and pod all restart nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

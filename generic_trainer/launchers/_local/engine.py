@@ -1,7 +1,5 @@
 """Engine of the launcher `local`: starts, watches and ends processes of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

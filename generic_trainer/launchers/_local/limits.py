@@ -1,7 +1,5 @@
 """Limits of workers: the memory of each, and the time that all may be idle."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import time

@@ -1,7 +1,5 @@
 """Share of each worker: its processors, GPUs, environment variables and streams."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

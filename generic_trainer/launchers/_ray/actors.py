@@ -1,7 +1,5 @@
 """Actors of a run on Ray, from the inside: the address of a task, and its training."""
 
-from __future__ import annotations
-
 import os
 import socket
 from typing import Any

@@ -1,7 +1,5 @@
 """Connection to a Ray cluster that answers, or to a Ray of our own with room for the workers."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -5,8 +5,6 @@ after `ray.shutdown`, as does its handler of SIGTERM, and a second Ray does not 
 that ends with the child.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Engine of the launcher `ray`: places and starts an actor for each task, and watches them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import time

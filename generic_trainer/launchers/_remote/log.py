@@ -1,7 +1,5 @@
 """The log of a worker on another machine, shown here while it is written."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

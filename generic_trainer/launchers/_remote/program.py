@@ -1,7 +1,5 @@
 """Program of a container: `python -m generic_trainer.launchers._remote.program FOLDER DIGEST`."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """Interface between the engine of remote jobs and the services that run them."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping

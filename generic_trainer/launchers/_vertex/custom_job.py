@@ -3,8 +3,6 @@
 Source: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

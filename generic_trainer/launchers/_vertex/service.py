@@ -1,7 +1,5 @@
 """Custom jobs of Vertex AI: made, watched and cancelled."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Collection

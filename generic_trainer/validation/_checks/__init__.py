@@ -1,7 +1,5 @@
 """All checks, in the order in which they run: cheap and fundamental ones come first."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping

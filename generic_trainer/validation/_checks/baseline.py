@@ -1,7 +1,5 @@
 """Comparison of the model with the base model, the one that serves now."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

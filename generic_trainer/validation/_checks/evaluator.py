@@ -1,7 +1,5 @@
 """Checks of the model against the config of the Evaluator downstream."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

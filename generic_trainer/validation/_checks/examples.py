@@ -1,7 +1,5 @@
 """Checks of the contract's examples: their golden outputs, and their labels."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 from collections.abc import Iterable, Iterator

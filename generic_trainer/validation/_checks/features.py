@@ -1,7 +1,5 @@
 """Checks of the features and vocabularies that a model reads, against schema and Transform."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checks of files: those of the model, and those that the contract names."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Checks of the graph: its ops, constants, devices and functions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Comparison of TFLite models and quantised SavedModels with the source they were made from."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of the outputs of the signatures for examples."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@ All of them together take the seconds of `ServingContract.probe_s`. A row that c
 kept as text: `generic-trainer validate MODEL --example FILE` replays it.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any

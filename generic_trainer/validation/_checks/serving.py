@@ -1,7 +1,5 @@
 """Checks of the model as servers and BulkInferrer load and call it."""
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import time

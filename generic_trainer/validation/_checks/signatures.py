@@ -1,7 +1,5 @@
 """Checks of signatures: their names, inputs and outputs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """State that a model keeps between calls, which grows until the memory of a server is used up."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

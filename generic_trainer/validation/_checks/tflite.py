@@ -1,7 +1,5 @@
 """Checks of TFLite models, beside a SavedModel or instead of one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
