@@ -73,33 +73,26 @@ def is_plain(value: Any) -> bool:
 
 
 def taken_state(name: str, value: Any) -> Callable[[str], None]:
-    """Returns a function that writes a value, as it is now, into a directory; see `write_state`."""
+    """Returns a function that writes a value, as it is now, into a directory.
+
+    Args:
+        name: of the file, without its ending.
+        value: see `pickled`.
+
+    Raises:
+        ValueError: it has objects of other classes than those of data.
+    """
     content = pickled(value)
     return lambda directory: write_whole(_path(directory, name), content)
 
 
-def write_state(directory: str, name: str, value: Any, *, code: Collection[str] = ()) -> None:
-    """Writes a value into a file.
-
-    Args:
-        directory: local or remote.
-        name: of the file, without its ending.
-        value: see `pickled`.
-        code: likewise.
+def read_state(directory: str, name: str) -> Any:
+    """Returns the value that a function of `taken_state` has written.
 
     Raises:
-        ValueError: it has objects of other classes than those of `code` and of data.
+        ValueError: it has objects of other classes than those of data.
     """
-    write_whole(_path(directory, name), pickled(value, code))
-
-
-def read_state(directory: str, name: str, *, code: Collection[str] = ()) -> Any:
-    """Returns what `write_state` was given.
-
-    Raises:
-        ValueError: it has objects of other classes than those of `code` and of data.
-    """
-    return unpickled_data(read_whole(_path(directory, name)), code)
+    return unpickled_data(read_whole(_path(directory, name)))
 
 
 def _path(directory: str, name: str) -> str:

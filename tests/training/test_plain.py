@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from generic_trainer.training._plain import is_plain, read_state, taken_state, write_state
+from generic_trainer._core.values import unpickled_data
+from generic_trainer.training._plain import is_plain, pickled, read_state, taken_state
 
 
 class Own:
@@ -44,14 +45,14 @@ def test_values_are_those_of_the_moment_when_they_were_taken(tmp_path: Path) -> 
     assert read["counts"]["b"] == []
 
 
-def test_objects_of_others_are_refused_without_being_saved(keras: Any, tmp_path: Path) -> None:
+def test_objects_of_others_are_refused_without_being_saved(keras: Any) -> None:
     class Model(keras.Model):
         def __reduce__(self) -> Any:
             raise AssertionError("saves the whole model")
 
     for value in (Model(), [tf.Variable(1.0)], print, Own(), lambda: 1):
         assert not is_plain({"value": value})
-    write_state(str(tmp_path), "own", [Own()], code=[__name__])
+    content = pickled([Own()], [__name__])
     with pytest.raises(ValueError, match="Own, which is no data"):
-        read_state(str(tmp_path), "own")
-    assert isinstance(read_state(str(tmp_path), "own", code=[__name__])[0], Own)
+        unpickled_data(content)
+    assert isinstance(unpickled_data(content, [__name__])[0], Own)

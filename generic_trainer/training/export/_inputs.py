@@ -45,9 +45,9 @@ def declared_inputs(model: Any) -> Any:
     Returns:
         The structure, for `match_inputs`; None if the model does not declare its inputs.
     """
-    symbolic = _attribute(model, "inputs")
+    symbolic = getattr(model, "inputs", None)
     if symbolic:
-        structure = _attribute(model, "input")  # a Sequential of Keras 3 has none
+        structure = getattr(model, "input", None)  # a Sequential of Keras 3 has none
         return _declared(symbolic[0] if structure is None else structure)
     saved = getattr(model, "save_spec", lambda: None)()  # of Keras 2
     if saved:
@@ -121,14 +121,6 @@ def _one(spec: Any, name: str | None) -> _Declared:
     sparse = getattr(spec, "sparse", isinstance(type_spec, tf.SparseTensorSpec))
     dtype = getattr(spec, "dtype", None)
     return _Declared(name, None if dtype is None else tf.as_dtype(dtype), sparse)
-
-
-def _attribute(model: Any, name: str) -> Any:
-    # Keras raises for the input of a model that is not built from symbolic tensors.
-    try:
-        return getattr(model, name, None)
-    except (AttributeError, ValueError):
-        return None
 
 
 def _problems(wanted: _Declared, specs: Mapping[str, Any]) -> Iterator[str]:

@@ -23,6 +23,6 @@ __getattr__, __dir__ = lazy_names(
         "_fit": "fitting",
         "_state": "ModelState",
         "_unsaved": "stateful_draws_of_graph",
-        "generic_trainer.training._plain": "pickled read_state write_state",
+        "generic_trainer.training._plain": "pickled read_state taken_state",
     },
 )

@@ -1,8 +1,8 @@
 """Random state of all generators that a training draws from.
 
-Their places differ: Python's and NumPy's in their modules, TensorFlow's in a global
-variable and in the seeds that it gives to single operations, Keras 3's in variables of layers and
-one more, Keras 2's in layers, which leave theirs out of checkpoints on purpose.
+Their places differ: Python's and NumPy's in their modules, TensorFlow's in a global variable and in
+the seeds that it gives to single operations, each Keras's in a variable. Generators of layers have
+variables too, which `variables_of` finds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
-from generic_trainer.errors import TrainingError
 from generic_trainer.training._walk import walk
 
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, tf.random.Generator)
-_LAYERS = "layer_rng_states"
 _GLOBAL = "tf2_rng_global_state"
 _KERAS = "keras_seeds"
 
@@ -56,38 +54,24 @@ def set_state_of(generator: Any, state: Any) -> None:
 
 
 def random_state(model: Any = None) -> dict[str, Any]:
-    """Returns the state of all generators that the training of a model may draw from.
+    """Returns the state of the generators that all trainings of this process share.
 
-    Without a model, of those that all trainings of a process share. It holds numbers, texts,
-    arrays, and tuples, lists and dicts of them; None for a generator that there is not. What
-    `model.variables` and `tf.train.Checkpoint` have is not repeated.
+    It holds numbers, texts, arrays, and tuples, lists and dicts of them; None for a generator that
+    there is not.
+
+    Args:
+        model: decides which Keras; None for that of `tf.keras`.
     """
-    state = {name: each and state_of(each) for name, each in _shared(model).items()}
-    return {**state, _LAYERS: [state_of(each) for each in _of_layers(model)]}
+    return {name: each and state_of(each) for name, each in _shared(model).items()}
 
 
 def set_random_state(model: Any, state: Mapping[str, Any]) -> None:
-    """Sets the state that `random_state` has returned; missing names change nothing.
-
-    Workers other than the chief, whose state it is, set what is part of the model.
+    """Sets the state that `random_state` has returned, in the chief, whose state it is.
 
     Args:
-        model: all of whose layers have been built; None for a training without one of Keras.
-        state: of a model of the same layers.
-
-    Raises:
-        TrainingError: the model has another number of layers that draw.
+        model: see `random_state`.
+        state: missing names change nothing.
     """
-    generators = _of_layers(model)
-    states = state.get(_LAYERS, [])
-    if len(states) != len(generators):
-        raise TrainingError(
-            f"The checkpoint has the random state of {len(states)} layers, and the model has "
-            f"{len(generators)} that draw. Restore the model that was saved, or delete the "
-            "checkpoint to start afresh."
-        )
-    for generator, kept in zip(generators, states, strict=True):
-        set_state_of(generator, kept)
     if not is_chief():
         return
     # What the other run had is made where it is missing, which draws from Python's generator.
@@ -124,8 +108,3 @@ def shared_variables(model: Any) -> list[tf.Variable]:
     """Returns the variables of the generators that all models share."""
     parts = walk([*_shared(model).values()])
     return [part for _, part in parts if isinstance(part, tf.Variable)]
-
-
-def _of_layers(model: Any) -> list[tf.random.Generator]:
-    """Returns the generators of a model and its layers, which Keras leaves out of checkpoints."""
-    return [part for _, part in walk(model) if isinstance(part, tf.random.Generator)]

@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core.keras import is_keras_3
 from generic_trainer.training.distributed import gather, rank, size
 
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
@@ -25,14 +24,13 @@ class OwnOfReplicas:
 
         Args:
             strategy: of the model.
-            variables: TensorFlow's or Keras 3's, and lookup tables.
+            variables: TensorFlow's, and lookup tables.
         """
         self._strategy = strategy
         self._spans_workers = isinstance(strategy, _MULTI_WORKER)
-        tensorflows = (each.value if is_keras_3(each) else each for each in variables)
         self._own = [
             variable
-            for variable in {id(each): each for each in tensorflows}.values()
+            for variable in variables
             if isinstance(strategy, (tf.distribute.MirroredStrategy, _MULTI_WORKER))
             and strategy.num_replicas_in_sync > 1
             and getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ

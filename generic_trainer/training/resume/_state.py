@@ -95,7 +95,6 @@ class ModelState:
         """Restores the state, when all variables have been made.
 
         Raises:
-            TrainingError: the model has another number of layers that draw.
             ValueError: the model has other variables than were saved.
         """
         self.find_variables()

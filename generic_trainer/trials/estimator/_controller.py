@@ -26,7 +26,7 @@ from generic_trainer._core.files import gfile
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed
-from generic_trainer.training.resume import random_state, read_state, set_random_state, write_state
+from generic_trainer.training.resume import random_state, read_state, set_random_state, taken_state
 from generic_trainer.trials._context import average
 from generic_trainer.trials._estimator_exports import export_features
 from generic_trainer.trials._trial import TrialRun
@@ -159,7 +159,7 @@ class EstimatorController:
         _copy_state(self._model_dir, directory)
         for name, receiver in self._receivers.items():
             self._estimator.export_saved_model(os.path.join(directory, name), receiver)
-        write_state(directory, _GENERATORS, random_state())
+        taken_state(_GENERATORS, random_state())(directory)
         for hook in self._hooks if is_chief() else ():
             hook.on_checkpoint_end(directory)
 

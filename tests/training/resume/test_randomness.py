@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
-import tf_keras
 
-from generic_trainer.errors import TrainingError
-from generic_trainer.training.resume import random_state, read_state, set_random_state, write_state
+from generic_trainer.training.resume import ModelState
 from generic_trainer.training.resume._callback_state import CallbackState
 from tests.training.resume import fit_in_child
 
@@ -49,19 +46,15 @@ def test_all_generators_go_on(tmp_path: Path, keras: Any) -> None:
     keras.utils.set_random_seed(1)
     model = built_model(keras)
     first = draws(keras, model)
-    write_state(str(tmp_path), "random", random_state(model))
+    state = ModelState(model)
+    state.find_variables()
+    state.take({})(str(tmp_path))
     expected = draws(keras, model)
     assert all(one != other for one, other in zip(first, expected, strict=True))
     keras.utils.set_random_seed(1)
-    set_random_state(model, read_state(str(tmp_path), "random"))
+    state.read_weights(str(tmp_path))
+    state.read()
     assert draws(keras, model) == expected
-
-
-def test_other_layers_than_were_saved_are_told() -> None:
-    state = random_state(built_model(tf_keras))
-    model = tf_keras.Sequential()
-    with pytest.raises(TrainingError, match="of 1 layers, and the model has 0 that draw"):
-        set_random_state(model, state)
 
 
 def test_generators_of_callbacks_go_on_in_their_place() -> None:
