@@ -9,6 +9,7 @@ from typing import Any
 
 from generic_trainer._core.files import gfile, read_text, read_whole
 from generic_trainer._core.lazy import needing_tfx
+from generic_trainer._core.texts import parse_json_object
 from generic_trainer.errors import DataError
 
 _PATHS = (str, os.PathLike)
@@ -39,6 +40,22 @@ def load_eval_config(source: Any) -> Any:
         from tensorflow_model_analysis.proto import config_pb2
 
     return read_proto(os.fspath(source), config_pb2.EvalConfig, "eval config")
+
+
+def load_hyperparameters(path: str | None) -> dict[str, Any] | None:
+    """Returns the `keras_tuner.HyperParameters` config in a file of a Tuner; None for None.
+
+    Raises:
+        DataError: it is not a JSON object.
+    """
+    try:
+        return None if path is None else parse_json_object(read_text(path))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"Hyperparameters must be a JSON object, but {path} is none: {error}. Run the Tuner "
+            "again.",
+            path=path,
+        ) from error
 
 
 def load_statistics(source: Any) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote
-from generic_trainer._core.protos import load_eval_config, load_schema
+from generic_trainer._core.protos import load_eval_config, load_hyperparameters, load_schema
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import parse_json
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
@@ -30,14 +30,7 @@ from generic_trainer.errors import (
     TrainingError,
     raise_problems,
 )
-from generic_trainer.launchers import (
-    Distribution,
-    ExamplesFormat,
-    Job,
-    TrainingRequest,
-    exit_code,
-    read_hyperparameters,
-)
+from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, exit_code
 from generic_trainer.tracking import parse_trackings
 from generic_trainer.user_code import bundle_module_file
 from generic_trainer.validation import ServingContract
@@ -184,7 +177,7 @@ def _request(
     if table is not None and schema_path is None:
         schema_path = write_schema(table, os.path.join(scratch_dir, "schema.pbtxt"))
     user_code = bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
-    hyperparameters = read_hyperparameters(options.hyperparameters)
+    hyperparameters = load_hyperparameters(options.hyperparameters)
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
 
     # Hide what TensorFlow's C++ code and Google's clients say: nobody can act on it.

@@ -12,12 +12,13 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils, path_utils, proto_utils
 
 from generic_trainer._core import tfx_names as keys
+from generic_trainer._core.protos import load_hyperparameters
 from generic_trainer._core.texts import describe, parse_json, shown
 from generic_trainer._entry_points import may_define
 from generic_trainer._run.store import with_run_key
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.executors import _examples
-from generic_trainer.launchers import Distribution, TrainingRequest, read_hyperparameters
+from generic_trainer.launchers import Distribution, TrainingRequest
 from generic_trainer.tracking import Tracking, parse_trackings
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
@@ -66,7 +67,7 @@ def request_from_artifacts(
         schema_path=_only_file(input_dict, keys.SCHEMA),
         transform_graph_path=_only_uri(input_dict, keys.TRANSFORM_GRAPH),
         base_model=_base_model(input_dict),
-        hyperparameters=read_hyperparameters(_only_file(input_dict, keys.HYPERPARAMETERS)),
+        hyperparameters=load_hyperparameters(_only_file(input_dict, keys.HYPERPARAMETERS)),
         custom_config=_custom_config(exec_properties),
         num_examples=_examples.num_examples(input_dict.get(keys.STATISTICS)),
         raw_examples=_examples.tf_examples(input_dict.get(keys.RAW_EXAMPLES)),

@@ -15,7 +15,6 @@ from generic_trainer.launchers._failures import Failure, exit_code
 # Names beside those of `__all__` are for the floors above.
 from generic_trainer.launchers._job import REJECTED_DIR as REJECTED_DIR
 from generic_trainer.launchers._job import ExamplesFormat, Job, TrainingRequest
-from generic_trainer.launchers._job import read_hyperparameters as read_hyperparameters
 from generic_trainer.launchers._launch import Launcher, launch
 from generic_trainer.launchers._options import (
     RayOptions,

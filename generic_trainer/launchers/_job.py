@@ -14,12 +14,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from generic_trainer._core.files import read_text
 from generic_trainer._core.protos import parse_eval_config
-from generic_trainer._core.texts import parse_json_object
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer._core.values import from_json, to_json
-from generic_trainer.errors import DataError
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.user_code import UserCode
 from generic_trainer.validation import ServingContract
@@ -143,22 +140,6 @@ class TrainingRequest:
     def log_path(self) -> str:
         """File with the output of `run_fn`."""
         return os.path.join(self.model_run_dir, _LOG_FILE)
-
-
-def read_hyperparameters(path: str | None) -> dict[str, Any] | None:
-    """Returns the hyperparameters in a file of a Tuner; None for None.
-
-    Raises:
-        DataError: it is not a JSON object.
-    """
-    try:
-        return None if path is None else parse_json_object(read_text(path))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"Hyperparameters must be a JSON object, but {path} is none: {error}. Run the Tuner "
-            "again.",
-            path=path,
-        ) from error
 
 
 # Field of a request → the functions that return its value for JSON, and from it.
