@@ -22,8 +22,6 @@ are found by `importlib.metadata`, so that other distributions can add their own
 3. The name of an entry point selects its API: `run_fn="package.module.main"` selects `main`.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib.metadata

@@ -23,8 +23,6 @@ for code; they are None if unknown, and survive pickling to another process::
 Independent checks run together: one error lists all their problems.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

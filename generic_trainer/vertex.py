@@ -33,8 +33,6 @@ Takes the place of `tfx.extensions.google_cloud_ai_platform.Trainer`::
 4. `run_fn` finds all of `custom_config`, as with TFX.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

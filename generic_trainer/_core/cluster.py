@@ -3,8 +3,6 @@
 Only this module parses and writes `TF_CONFIG`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Scalars in the event files of TensorBoard."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """Operations on files that work on every file system that TensorFlow knows."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -11,8 +11,6 @@ looks up every row on both stacks, and reports rows without a use.
     dataset = internals.TF_ITERATOR_DATASET.of(iterator)  # an attribute of an object
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Keras 2 or Keras 3: of `tf.keras`, and of a single object."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Imports on first use: public names (PEP 562), and what only TFX brings."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys

@@ -6,8 +6,6 @@ program started with `exec` does not. The library `filelock` would not do: it cl
 forked child, and overwrites the signature of a dead holder before it can be read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -5,8 +5,6 @@
 Sources: proc(5); https://docs.kernel.org/admin-guide/cgroup-v2.html, memory interface files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib.util

@@ -7,8 +7,6 @@ behind write on into a file. The copier is a process because a thread would lose
 before a crash, and could not show anything while C++ code holds the GIL.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

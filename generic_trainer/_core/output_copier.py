@@ -9,8 +9,6 @@ after a byte on its standard input, or when its parent has exited, even if other
 write into the files. It only imports the standard library, so that it starts quickly.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

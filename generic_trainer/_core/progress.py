@@ -14,8 +14,6 @@ fails a run.
 The fields of a line: `at` (seconds since the epoch), and those of `Progress` that are new.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Protos in files that people and tools write."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

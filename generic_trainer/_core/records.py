@@ -1,7 +1,5 @@
 """TFRecord files: the files that match patterns, and their records."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

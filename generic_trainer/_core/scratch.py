@@ -5,8 +5,6 @@ a folder also removes any whose lock is free, so leftovers of killed processes a
 next one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -4,8 +4,6 @@ A text can have two values under one key, or be deeper than Python's stack. Read
 error then, so that later code does not have to check.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import json

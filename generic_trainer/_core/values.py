@@ -5,8 +5,6 @@ values are stored with a tag. A mapping that has the tag as a key is stored with
 that it is not mistaken for a tagged value.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

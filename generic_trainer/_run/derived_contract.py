@@ -1,7 +1,5 @@
 """The contract of a run: the user's, completed from the inputs of the component."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Sequence

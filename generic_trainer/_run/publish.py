@@ -6,8 +6,6 @@ the disk is full. An export that failed its last check is kept: the next run of 
 `generic-trainer publish`, checks it again and publishes it without training.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os

@@ -7,8 +7,6 @@ decides and training cannot change. Failures that untrained weights, unadapted v
 `export_fn` that needs a checkpoint may cause are logged.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os

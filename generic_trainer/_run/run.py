@@ -1,7 +1,5 @@
 """A whole run: the checks before it, the training, the checks after it, and publishing."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The run key: a digest of the inputs of a run's result, which names its checkpoint directory."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import sys

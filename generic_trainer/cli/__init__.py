@@ -17,8 +17,6 @@ Exit status: 0 success, 1 failure, 2 a wrong call. `run` and `publish` also exit
 `generic_trainer.launchers`.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -4,8 +4,6 @@ As in CsvExampleGen, integers, other numbers and strings are features of type IN
 and an empty cell is a feature without a value.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -5,8 +5,6 @@ another processor, another protobuf. So each package is imported, in another pro
 broken binary may crash it.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """`generic-trainer explain`: why a check exists, an example that fails, how to silence it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """`generic-trainer init`: a small working project to start from."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.resources
 import json

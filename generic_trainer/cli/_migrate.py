@@ -3,8 +3,6 @@
 The source is parsed and never imported, because importing a pipeline may have any effect.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import dataclasses

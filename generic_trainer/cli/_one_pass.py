@@ -1,7 +1,5 @@
 """The argument of `run_fn` in a run from the command line, which nobody tells a number of steps."""
 
-from __future__ import annotations
-
 import pkgutil
 from typing import Any
 

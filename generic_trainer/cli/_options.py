@@ -1,7 +1,5 @@
 """Options of the commands: declared in docstrings, checked before TensorFlow is imported."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import os

@@ -1,7 +1,5 @@
 """`generic-trainer publish`: checks the export of a failed run again, and publishes it."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import logging

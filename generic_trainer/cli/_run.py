@@ -1,7 +1,5 @@
 """`generic-trainer run`: training and publishing with a module file, without a pipeline."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import glob

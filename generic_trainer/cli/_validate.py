@@ -1,7 +1,5 @@
 """`generic-trainer validate`: the checks of an exported model, without training."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import glob

@@ -1,7 +1,5 @@
 """Arguments of the component: their specification for TFX, and all checks of them at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 

@@ -6,8 +6,6 @@ pipeline can read, is known only then. The bundle's path goes into the execution
 earlier steps are known as soon as the steps are connected: `raw_examples`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The pipeline component, with the arguments of TFX's own Trainer."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any

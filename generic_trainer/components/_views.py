@@ -1,7 +1,5 @@
 """Views of Model and ModelRun for `context.show(trainer.outputs["model_run"])`."""
 
-from __future__ import annotations
-
 import functools
 import sys
 

@@ -11,8 +11,6 @@ A failure of the cache never fails a run: unreadable columns are parsed again, a
 cannot be written are not cached.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -7,8 +7,6 @@ each string is stored with a separator behind it, and each row with a filler tha
 word: gathering words is many times faster than bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias

@@ -4,8 +4,6 @@ A gzip file that is truncated between two records reads as a shorter file withou
 last four bytes of a complete file are the length of its content (RFC 1952, section 2.3.1, ISIZE).
 """
 
-from __future__ import annotations
-
 import functools
 import gzip
 import struct

@@ -5,8 +5,6 @@ own graph, read and parsed in parallel. As with TFX, a gzip file that is truncat
 two records then reads as a shorter one, while loading into columns counts the bytes (`_counting`).
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Diagnosis of read errors: the file, the record and the feature that one comes from."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import math

@@ -1,7 +1,5 @@
 """`make_dataset_factory`, the drop-in for TFX's `tf_dataset_factory`."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

@@ -1,7 +1,5 @@
 """Tracing of TensorFlow functions, and running them while a graph is being built."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar

@@ -5,8 +5,6 @@ gathers and not one per feature. Dense features are here; `_lists` has those wit
 values.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -17,8 +17,6 @@ first, as TensorFlow wants them) or "row by row" (all features of the first row 
 stored: the values of a row are side by side, and gathering a row touches one place).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Columns that become larger than expected move from memory to disk, or are abandoned.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Sequence

@@ -22,8 +22,6 @@ otherwise come back to its start, which is small enough. So
 Unshuffled, the order is that in which TFX reads several files.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The plan for reading some files: an estimate of their columns, and the path for them."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ TFX's reader (tfx_bsl) has these rules as well, but comes with Apache Beam, whic
 TFX does not need. `tests/data/test_representations.py` holds one against the other.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

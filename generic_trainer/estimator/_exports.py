@@ -1,7 +1,5 @@
 """SavedModels that the exporters of an estimator have written."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

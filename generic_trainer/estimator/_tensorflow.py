@@ -17,8 +17,6 @@ What stays behind in the process is one entry in `sys.meta_path`, which answers 
 packages only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -11,8 +11,6 @@ They are run as TFX's estimator executor did:
    this package supports, neither writes nor reads them. The Evaluator scores the serving model.
 """
 
-from __future__ import annotations
-
 import ast
 import logging
 import os

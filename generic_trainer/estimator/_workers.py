@@ -17,8 +17,6 @@ whether there is something else to do:
    which trials are run in, all workers evaluate together.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools

@@ -1,7 +1,5 @@
 """Examples and ExampleStatistics artifacts: their splits, files, formats and counts."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

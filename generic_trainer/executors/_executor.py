@@ -1,7 +1,5 @@
 """The executor: from TFX's dictionaries to a published model and its properties."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence

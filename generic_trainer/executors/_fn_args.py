@@ -1,7 +1,5 @@
 """The argument of `run_fn`: TFX's `FnArgs`, and what GenericTrainer adds to them."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections import namedtuple

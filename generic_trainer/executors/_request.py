@@ -1,7 +1,5 @@
 """Conversion of TFX's artifacts and execution properties into a `TrainingRequest`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Follows a run for its trackers: a thread for each, new metrics while it trains, then its end."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """MLflow 3: parameters, metrics by step, report, model."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

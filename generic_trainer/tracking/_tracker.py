@@ -4,8 +4,6 @@ An adapter is one class. If a distribution registers it as an entry point of the
 `generic_trainer.trackers`, `Tracking(to="its name")` finds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 

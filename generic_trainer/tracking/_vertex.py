@@ -1,7 +1,5 @@
 """Vertex AI Experiments: an experiment run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

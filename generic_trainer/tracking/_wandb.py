@@ -1,7 +1,5 @@
 """Weights & Biases: offline into the ModelRun, or to a server."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -10,8 +10,6 @@ code is only converted because the Keras code around it is (a custom `train_step
 activation). A model with such code is traced without this optimization.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Hooks around `fit` of Keras 2 and Keras 3, undone at the end."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -4,8 +4,6 @@ They are pickles that are loaded as data only, which never runs code. Checkpoint
 and workers exchange such bytes.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

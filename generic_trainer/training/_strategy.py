@@ -1,7 +1,5 @@
 """The `tf.distribute` strategy of this process, and checks for strategies that cannot work."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Neither Keras lists all of them. Keras 3 leaves out optimizers other than `model
 every plain `tf.Variable`; Keras 2 leaves out variables of objects that TensorFlow does not track.
 """
 
-from __future__ import annotations
-
 import collections
 import sys
 from collections.abc import Iterable, Iterator, Mapping

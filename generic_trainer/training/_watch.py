@@ -6,8 +6,6 @@ run's progress, with the CPU, GPU and memory usage of the process. That costs ab
 microsecond a step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading

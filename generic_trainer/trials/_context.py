@@ -3,8 +3,6 @@
 Source: `TrialContext` and `NativeContext` of Determined 0.12 and 0.13.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import random

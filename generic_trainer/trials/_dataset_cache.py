@@ -15,8 +15,6 @@ The records are written by `tf.data.Dataset.save`, and read by its `load`. The f
 a key's directory, written last, has the name of their directory.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import urllib.parse

@@ -1,7 +1,5 @@
 """Trial classes and scripts, as one of `generic_trainer`'s trainer APIs."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Callable, Collection

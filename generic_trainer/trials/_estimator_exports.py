@@ -1,7 +1,5 @@
 """The export of an estimator without serving input receiver functions: by its data."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -11,8 +11,6 @@ Each is the mapping that a YAML file would have, so that configurations can be w
 Source: `determined.Constant` etc. of Determined 0.12 and 0.13, which take no `count`.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ What comes next follows the trial workload sequencer of Determined 0.13: it depe
 schedule and progress, so a run that resumes from a checkpoint goes on as the straight run did.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math

@@ -1,7 +1,5 @@
 """A `run_fn` of a trial class: the experiment, its trials, their checkpoints and their record."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -19,8 +19,6 @@ Source: `master/pkg/searcher` of Determined 0.13; Li et al., "A System for Massi
 Hyperparameter Tuning" (2018).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

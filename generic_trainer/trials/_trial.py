@@ -3,8 +3,6 @@
 An experiment has one or several (`_search`); a script or a notebook has one (`sole_trial`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import dataclasses

@@ -3,8 +3,6 @@
 The slots of a trial are the workers of the component; Horovod is not used.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from generic_trainer.training import distributed

@@ -1,7 +1,5 @@
 """Client of the fork server: starts it, requests children, and receives their exit codes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -8,8 +8,6 @@ others (after `setsid`, such as daemons) when the last child exits. It can kill 
 it adopts orphans.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

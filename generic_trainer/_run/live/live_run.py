@@ -4,8 +4,6 @@ A thread looks once a second. Views that cannot be written (full disk, closed ou
 they never fail a run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import logging

@@ -1,7 +1,5 @@
 """A run in its report: the course of the training."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import time

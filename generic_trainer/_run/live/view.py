@@ -1,7 +1,5 @@
 """A run as people read it: headline, numbers and charts, for all places that show it."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import math

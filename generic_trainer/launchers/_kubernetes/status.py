@@ -6,8 +6,6 @@ from the process that trains as chief. Source of names and schema:
 https://github.com/kubeflow/trainer/tree/master/docs/proposals/2779-trainjob-progress
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -4,8 +4,6 @@ Without it, TensorFlow's collectives would receive tensors of different types or
 missing ones, and one row of an embedding could mean a different word in each worker.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -6,8 +6,6 @@ tensors in a ring; if each worker has a separate GPU, NCCL exchanges floating-po
 process without other workers, each function returns its argument.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

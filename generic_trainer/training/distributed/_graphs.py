@@ -5,8 +5,6 @@ the gradients within the graph. Between two calls of a session, functions of thi
 the values of its variables over all workers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence

@@ -7,8 +7,6 @@ variables. Models of other strategies are not affected, and at the end of `run_f
 those of Keras again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -5,8 +5,6 @@ collectives in different orders, each may wait for the other forever, so the ord
 graph. `_collectives` builds sums, means and gathers from them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 import zlib

@@ -4,8 +4,6 @@ Creating a `MultiWorkerMirroredStrategy` makes TensorFlow start the collectives 
 service, a store of keys and values that all workers share. It is only created for that here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

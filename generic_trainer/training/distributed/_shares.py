@@ -1,7 +1,5 @@
 """Division of batches: each worker trains on its share of the rows of every batch."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ It replaces `tf.distribute.MultiWorkerMirroredStrategy`, which cannot train Kera
 and datasets are ordinary ones, without wrappers of `tf.distribute`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Exports of a model, in one call each."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

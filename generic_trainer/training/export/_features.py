@@ -1,7 +1,5 @@
 """Features that a model can be fed with: raw ones as they are, or through the transform graph."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The inputs that a model declares, matched with the available features."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping, Sequence

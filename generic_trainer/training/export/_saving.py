@@ -1,7 +1,5 @@
 """The files of a SavedModel, without those parts of a model that only its training needs."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

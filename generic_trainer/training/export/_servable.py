@@ -1,7 +1,5 @@
 """The functions behind the signatures of an export, and their outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 

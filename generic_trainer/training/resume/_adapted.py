@@ -4,8 +4,6 @@
 `Normalization` computes constants from its variables in `finalize_state`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The state of the callbacks of a `fit`, and what the last step before a checkpoint returned."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Callbacks that resume a killed `fit` of Keras, and the weights that they save."""
 
-from __future__ import annotations
-
 import os
 import types
 from collections.abc import Sequence

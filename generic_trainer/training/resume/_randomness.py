@@ -5,8 +5,6 @@ the seeds that it gives to single operations, each Keras's in a variable. Genera
 variables too, which `variables_of` finds.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The position of a `fit` in its data: the state of an iterator, else a number of batches."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

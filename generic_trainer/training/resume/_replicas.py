@@ -4,8 +4,6 @@ A checkpoint of TensorFlow has the mean or the sum over the replicas, which is r
 to the last bit to the values that training would continue with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Workers that train in step all save after the same steps and stop after the same one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The state of a model in a checkpoint: its variables, its generators, what its layers learned."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """State that a training changes and that no checkpoint has: variables, and hidden random state."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

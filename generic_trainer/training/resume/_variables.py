@@ -4,8 +4,6 @@ To take the values of variables copies nothing: TensorFlow copies a variable tha
 value is in use. Files of them are written beside training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 

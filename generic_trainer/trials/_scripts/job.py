@@ -4,8 +4,6 @@ In the job the script is loaded anew for each trial; the trial loop is that of e
 experiment.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

@@ -5,8 +5,6 @@ that is the current one, up to the line that would train and no further: `init` 
 of the trial; the call that would train raises an exception that carries the controller.
 """
 
-from __future__ import annotations
-
 import copy
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """The context of an estimator trial: what wraps optimizer and data, and metrics made by Python."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable
 from typing import Any

@@ -7,8 +7,6 @@ A summary, such as a learning rate that is computed from the step counter, is re
 `Session.run` that changes the counter, and nothing orders the two. Here the summary comes first.
 """
 
-from __future__ import annotations
-
 import contextvars
 import logging
 import os

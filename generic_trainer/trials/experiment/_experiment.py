@@ -1,7 +1,5 @@
 """`Experiment`: an estimator, its data, and when to evaluate."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math

@@ -4,8 +4,6 @@ They do what they did in TensorFlow 1, with estimators of `tf.estimator` and fea
 Their arguments have the order and the names of then.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

@@ -20,8 +20,6 @@
    `tensorflow.python.estimator`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.util

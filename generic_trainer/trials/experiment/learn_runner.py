@@ -1,7 +1,5 @@
 """Experiments made and run: by `run` in a script, by `run_fn_from_experiment` in a pipeline."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The context of a Keras trial: wraps model, data and optimizers, and notes `compile` and `fit`."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping

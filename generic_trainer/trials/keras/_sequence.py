@@ -1,7 +1,5 @@
 """Keras Sequences, read ahead and in order, and arrays as a Sequence of batches."""
 
-from __future__ import annotations
-
 import collections
 import concurrent.futures
 import logging

@@ -1,7 +1,5 @@
 """The export of a Keras trial: the model, or its `generator`, and the names of its inputs."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

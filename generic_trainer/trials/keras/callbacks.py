@@ -3,8 +3,6 @@
 Source: `determined.keras.callbacks` of Determined 0.13.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -5,8 +5,6 @@ a record may be the label. Both can be read off the graph: the label joins the c
 and a prediction is a tensor that the model has computed before.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
