@@ -95,12 +95,9 @@ def failure_of_exit_code(code: int) -> Failure:
     Args:
         code: that of a shell or Kubernetes, 128 + N after signal N, or that of Python, -N.
     """
-    if code < 0:
-        code = 128 - code
-    if code in _LOST_EXIT_CODES:
-        return Failure.LOST
     known = {failure.exit_code: failure for failure in Failure}
-    return known.get(code, Failure.USER_CODE)
+    known |= dict.fromkeys(_LOST_EXIT_CODES, Failure.LOST)
+    return known.get(128 - code if code < 0 else code, Failure.USER_CODE)
 
 
 def signal_name(code: int) -> str | None:

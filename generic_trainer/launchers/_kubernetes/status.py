@@ -24,12 +24,11 @@ from generic_trainer._core.progress import Progress, ProgressReader
 _PREFIXES = ("KUBEFLOW_TRAINER_SERVER_", "KUBEFLOW_TRAINER_STATUS_")
 _EVERY_S = 10.0  # the controller limits requests; Kubeflow's SDK sends one in 5 s at most
 _TIMEOUT_S = 5.0
-_INT32 = 2**31 - 1
+_JSON = {"Content-Type": "application/json"}
 _NOT_SHOWN = (
     "The status of the TrainJob does not show this training: %s does not take its progress (%s). "
     "The training itself is not affected."
 )
-_COUNTS = ("step", "steps", "epoch", "epochs")
 
 _logger = logging.getLogger(__name__)
 
@@ -58,7 +57,12 @@ def trainjob_status(run_dir: str) -> Iterator[None]:
             is_last = is_over.wait(_EVERY_S)
             try:
                 status = status_of(reader.look(), is_complete=is_last and is_complete.is_set())
-                _post(url, token, ca, {"trainerStatus": status})
+                # Read each time: Kubernetes renews the token every hour.
+                headers = {"Authorization": f"Bearer {Path(token).read_text().strip()}"}
+                body = json.dumps({"trainerStatus": status}).encode()
+                request = urllib.request.Request(url, body, _JSON | headers)
+                context = ssl.create_default_context(cafile=ca or None)
+                urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context).close()
             except Exception as error:
                 _logger.log(level, _NOT_SHOWN, url, error)
                 level = logging.DEBUG
@@ -73,18 +77,6 @@ def trainjob_status(run_dir: str) -> Iterator[None]:
         thread.join(_TIMEOUT_S)
 
 
-def _post(url: str, token: str, ca: str, body: Any) -> None:
-    headers = {
-        # Read each time: Kubernetes renews the token every hour.
-        "Authorization": f"Bearer {Path(token).read_text().strip()}",
-        "Content-Type": "application/json",
-    }
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    context = ssl.create_default_context(cafile=ca or None)
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context):
-        pass
-
-
 def status_of(progress: Progress, *, is_complete: bool) -> dict[str, Any]:
     """Returns `trainerStatus` by the schema of KEP-2779; what is unknown is left out.
 
@@ -92,18 +84,17 @@ def status_of(progress: Progress, *, is_complete: bool) -> dict[str, Any]:
         progress: of the run.
         is_complete: whether the training has ended, possibly before its last step.
     """
-    counts = ((name, getattr(progress, name) or None) for name in _COUNTS)
+    names = ("step", "steps", "epoch", "epochs")
+    counts = ((name, getattr(progress, name)) for name in names if getattr(progress, name))
     metrics = ((name, points[-1][1]) for name, points in progress.curves.items() if name and points)
-    share = min(1.0, progress.step / progress.steps) if progress.steps else None
-    share, left_s = (1.0, 0.0) if is_complete else (share, progress.left_s)
-    status = {
-        "progressPercentage": None if share is None else int(100 * share),
-        "estimatedRemainingSeconds": None if left_s is None else min(int(left_s), _INT32),
-        "metrics": [
-            {"name": name, "value": str(value)}
-            for name, value in (*counts, *metrics)
-            if value is not None
-        ],
+    status: dict[str, Any] = {
+        "metrics": [{"name": name, "value": str(value)} for name, value in (*counts, *metrics)],
         "lastUpdatedTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    return {name: value for name, value in status.items() if value is not None}
+    if is_complete:
+        return status | {"progressPercentage": 100, "estimatedRemainingSeconds": 0}
+    if progress.steps:
+        status["progressPercentage"] = min(100, 100 * progress.step // progress.steps)
+    if progress.left_s is not None:
+        status["estimatedRemainingSeconds"] = int(progress.left_s)
+    return status

@@ -189,8 +189,6 @@ def _own_token() -> dict[str, str]:
 
 def _listed(amounts: Mapping[str, float]) -> str:
     return ", ".join(
-        f"{amount / MIB:.0f} MiB of memory"
-        if name == "memory"
-        else f"{amount:g} {name}{'' if amount == 1 else 's'}"
+        f"{amount / MIB:.0f} MiB of memory" if name == "memory" else f"{amount:g} {name}"
         for name, amount in amounts.items()
     )

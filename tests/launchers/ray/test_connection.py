@@ -160,6 +160,6 @@ def test_room_that_is_missing_is_named_with_what_there_is() -> None:
     rooms = [room_for(required, {"CPU": 1.0, "GPU": gpus}) for gpus in (0.0, 1.0)]
     assert rooms == [0, 1]
     assert (
-        "Expected room for 3 x (1 CPU, 1 GPU, 2048 MiB of memory), found a cluster with 8 CPUs, "
-        "0 GPUs, 4096 MiB of memory"
+        "Expected room for 3 x (1 CPU, 1 GPU, 2048 MiB of memory), found a cluster with 8 CPU, "
+        "0 GPU, 4096 MiB of memory"
     ) in no_room(wanted, total, 5.0)
