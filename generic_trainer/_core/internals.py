@@ -47,7 +47,6 @@ TF_KERNELS_OF_OP             tensorflow.python.framework.kernels:get_registered_
 TF_LOOKUP_OPS                tensorflow.python.ops.lookup_ops                                       tf.contrib.lookup
 TF_ONE_DEVICE                tensorflow.python.distribute.one_device_strategy:OneDeviceExtended      Keras 3 on several workers
 TF_OP_SEEDS                  tensorflow.python.eager.context:Context._rng                            resuming with the random state of the previous run
-TF_OWNED_ITERATOR            tensorflow.python.data.ops.iterator_ops:OwnedIterator                   progress of training loops without fit
 TF_PARSE_SAVED_MODEL         tensorflow.python.saved_model.loader_impl:parse_saved_model             reading a SavedModel without loading it
 TF_SESSION_STOP_REQUESTED    tensorflow:compat.v1.train.SessionRunContext._stop_requested            a session that stays open when a hook wants to stop
 

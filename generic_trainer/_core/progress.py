@@ -155,8 +155,7 @@ class ProgressReader:
         self._folder = run_dir
         self._read: dict[str, int] = {}
         self._progress = Progress()
-        # Time and value of the last sample of a count.
-        self._marks: dict[str, tuple[float, float]] = {}
+        self._mark = -math.inf, 0.0  # time and step of the last sample
 
     def look(self) -> Progress:
         """Returns the state of the run, an object that changes with the next call.
@@ -173,21 +172,19 @@ class ProgressReader:
         return self._progress
 
     def _add_speed(self, line: dict[str, Any]) -> None:
-        """Adds the speed of steps, or of batches in loops whose steps are not counted."""
-        progress = self._progress
-        for count in ("step", "batches"):
-            if not is_number(line.get(count)):
-                continue
-            at_s, before = self._marks.get(count, (-math.inf, 0.0))
-            seconds, done = line["at"] - at_s, line[count] - before
-            if 0 <= seconds < _LEAST_S and done >= 0:
-                continue
-            self._marks[count] = line["at"], line[count]
-            if done > 0 and math.isfinite(seconds):
-                since_s, speed = line["at"] - progress.started_s, done / seconds
-                progress.steps_per_s.append((since_s, speed))
-                if progress.batch_size:
-                    progress.examples_per_s.append((since_s, speed * progress.batch_size))
+        """Adds the speed of steps."""
+        if not is_number(line.get("step")):
+            return
+        progress, (at_s, before) = self._progress, self._mark
+        seconds, done = line["at"] - at_s, line["step"] - before
+        if 0 <= seconds < _LEAST_S and done >= 0:
+            return
+        self._mark = line["at"], line["step"]
+        if done > 0 and math.isfinite(seconds):
+            since_s, speed = line["at"] - progress.started_s, done / seconds
+            progress.steps_per_s.append((since_s, speed))
+            if progress.batch_size:
+                progress.examples_per_s.append((since_s, speed * progress.batch_size))
 
     def _new_lines(self, name: str) -> Iterator[dict[str, Any]]:
         start = self._read.get(name, 0)

@@ -61,7 +61,7 @@ __getattr__, __dir__ = lazy_names(
         "_counting": "SplitCounts count_examples",
         "_diagnosis": "explain_read_errors",
         "_factory": "TensorFlowDatasetOptions make_dataset_factory",
-        "_representations": "is_read representations",
+        "_representations": "is_read parse_spec",
         "generic_trainer._core.protos": "load_schema",
     },
 )

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from generic_trainer.errors import DataError
+from generic_trainer.errors import ConfigurationError, DataError
 
 # TensorFlow takes default values as a Python list of this length.
 _MOST_DEFAULTS = 1 << 26
@@ -20,6 +20,8 @@ _TYPES = {schema_pb2.BYTES: tf.string, schema_pb2.INT: tf.int64, schema_pb2.FLOA
 # Stages of a feature's life in which it is not read.
 _STAGES = "DEPRECATED", "DISABLED", "PLANNED", "ALPHA", "DEBUG_ONLY", "VALIDATION_DERIVED"
 _NOT_READ = {getattr(schema_pb2, stage) for stage in _STAGES}
+# `tf.io.parse_example` reads them under the names of their columns, and cannot rename them.
+_OF_ONE_COLUMN = tf.io.FixedLenFeature, tf.io.VarLenFeature
 
 
 @dataclass(frozen=True)
@@ -160,3 +162,27 @@ def _ragged(column: str, ragged: Any, types: Mapping[str, Any]) -> Representatio
 
 def _sizes(shape: schema_pb2.FixedShape) -> list[int]:
     return [dim.size for dim in shape.dim]
+
+
+def parse_spec(schema: Any) -> dict[str, Any]:
+    """Returns feature name → `tf.io` parsing configuration of a `Schema` proto or None.
+
+    The tensors are those that TFXIO (`tf_dataset_factory`) reads with the same schema: a feature
+    of fixed shape that is always present is dense, any other is sparse.
+
+    Raises:
+        ConfigurationError: a tensor has another name than its column, for example.
+    """
+    if schema is None:
+        return {}
+    try:
+        tensors = representations(schema)
+        for name, tensor in tensors.items():
+            if (name,) != tensor.columns and isinstance(tensor.config, _OF_ONE_COLUMN):
+                raise ValueError(f"tensor {name!r} is made of {tensor.columns[0]!r}")
+        return {name: tensor.config for name, tensor in tensors.items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the schema describes features that a tf.Example cannot give ({error}); name the ones "
+            "that the model needs with feature_spec={name: tf.io.FixedLenFeature(...)}"
+        ) from error

@@ -1,29 +1,21 @@
 """Progress monitoring that needs no cooperation from `run_fn`.
 
-`fit` of Keras 2 and Keras 3 gets an additional callback; in custom loops, the iterators of datasets
-count their batches. Both store their position in memory. Once a second a thread writes it into the
-run's progress, with the CPU, GPU and memory usage of the process. That costs about a
-microsecond a step.
+`fit` of Keras 2 and Keras 3 gets an additional callback, which stores its position in memory. Once
+a second a thread writes it into the run's progress, with the CPU, GPU and memory usage of the
+process. That costs about a microsecond a step.
 """
 
 import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core import internals
-from generic_trainer._core.machine import (
-    IDLE_MAIN_SHARE,
-    IDLE_SHARE,
-    available_cpus,
-    gpu_usage,
-    resident_memory_mb,
-)
+from generic_trainer._core.machine import IDLE_SHARE, available_cpus, gpu_usage, resident_memory_mb
 from generic_trainer._core.progress import ProgressLog, recording
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._hooks import hooked_fits, one_more_callback
@@ -48,21 +40,16 @@ def watched(run_dir: str) -> Iterator[None]:
     if not run_dir:
         yield
         return
-    with contextlib.ExitStack() as stack:
-        watch = _Watch(stack.enter_context(recording(run_dir, "chief")))
-        stack.enter_context(hooked_fits(functools.partial(_watched_fit, watch)))
-        stack.enter_context(_watched_iterators(watch))
-        stack.enter_context(watch.sampled())
-        yield
+    with recording(run_dir, "chief") as log:
+        watch = _Watch(log)
+        with hooked_fits(functools.partial(_watched_fit, watch)), watch.sampled():
+            yield
 
 
 class _Watch:
     """The position of the training, stored by the training thread and written by another thread.
 
     Attributes:
-        has_fitted: whether there was any call of `fit`.
-        batches: the number of batches that iterators returned to custom loops; not counted after a
-            call of `fit`.
         is_due: whether the next step must store its position and metrics.
     """
 
@@ -71,16 +58,12 @@ class _Watch:
         self._start_s, self._epoch_s = time.monotonic(), -_EVERY_S
         self._gpu_s = -_GPU_EVERY_S
         self._pending: dict[str, Any] = {}
-        self._clock: int | None = None  # the CPU time of the training thread
         self._lock, self._over = threading.Lock(), threading.Event()
-        self.batches = 0
-        self.has_fitted, self.is_due = False, True
+        self.is_due = True
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[None]:
-        if hasattr(time, "pthread_getcpuclockid"):  # not on macOS
-            self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        self._mark = self._used()
+        self._mark = time.monotonic(), time.process_time()
         thread = threading.Thread(target=self._sample, name="progress", daemon=True)
         thread.start()
         try:
@@ -115,12 +98,11 @@ class _Watch:
     def _sample(self) -> None:
         while not self._over.wait(self._interval_s):
             with contextlib.suppress(Exception):  # failing to write progress must not fail the run
-                before, now = self._mark, self._used()
-                wall_s, cpu_s, main_s = (b - a for a, b in zip(before, now, strict=True))
+                before, now = self._mark, (time.monotonic(), time.process_time())
+                wall_s, cpu_s = (b - a for a, b in zip(before, now, strict=True))
                 # A process without input and output is considered to hang. So if it is idle, this
                 # thread must not write either.
-                works = cpu_s > IDLE_SHARE * wall_s or main_s > IDLE_MAIN_SHARE * wall_s
-                if self._pending or works:
+                if self._pending or cpu_s > IDLE_SHARE * wall_s:
                     self._flush(**self._machine(cpu_s / wall_s))
                     self._mark = now
                 self.is_due = True
@@ -137,17 +119,11 @@ class _Watch:
             "cpu": round(min(1.0, cpu / len(available_cpus())), 3),
             "memory_mb": resident_memory_mb(),
         }
-        if self.batches and not self.has_fitted:
-            line["batches"] = self.batches
         if time.monotonic() > self._gpu_s + _GPU_EVERY_S:
             self._gpu_s = time.monotonic()
             if gpus := gpu_usage():
                 line["gpu"] = max(share for share, _ in gpus)
         return line
-
-    def _used(self) -> tuple[float, ...]:
-        main_s = 0.0 if self._clock is None else time.clock_gettime(self._clock)
-        return time.monotonic(), time.process_time(), main_s
 
 
 def _numbers(logs: Any) -> dict[str, float]:
@@ -165,7 +141,6 @@ def _numbers(logs: Any) -> dict[str, float]:
 def _watched_fit(watch: _Watch, keras: ModuleType, arguments: dict[str, Any]) -> Iterator[None]:
     _refuse_endless(arguments)
     progress = _fit_callback(keras, watch, _batch_size(arguments))
-    watch.has_fitted = True
     with one_more_callback(keras, arguments, progress):
         yield
 
@@ -247,21 +222,3 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             return {**line, "batch_size": batch_size} if batch_size else line
 
     return Progress()
-
-
-# ---- custom loops --------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _watched_iterators(watch: _Watch) -> Iterator[None]:
-    # The class comes from its module. Creating an iterator to get it would initialize TensorFlow,
-    # and workers could no longer be connected.
-    kind = internals.TF_OWNED_ITERATOR.get()
-
-    def following(original: Callable[[Any], Any], iterator: Any) -> Any:
-        batch = original(iterator)
-        watch.batches += 1
-        return batch
-
-    with internals.replaced_method(kind, "__next__", following):
-        yield

@@ -110,7 +110,7 @@ def test_a_loop_of_ones_own_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for _ in tf.data.Dataset.range(120):
             time.sleep(0.01)
     progress = progress_of(tmp_path)
-    assert progress.steps_per_s and progress.memory_mb and progress.cpu
+    assert progress.memory_mb and progress.cpu
     assert len(list(tf.data.Dataset.range(3))) == 3
 
 

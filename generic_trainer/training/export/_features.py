@@ -8,12 +8,10 @@ import tensorflow as tf
 
 from generic_trainer._core.lazy import needing_tfx
 from generic_trainer._core.protos import load_schema
-from generic_trainer.data import representations
+from generic_trainer.data import parse_spec
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.training.export._saving import tracked_parts
 
-# `tf.io.parse_example` reads them under the names of their columns, and cannot rename them.
-_OF_ONE_COLUMN = tf.io.FixedLenFeature, tf.io.VarLenFeature
 EXAMPLES = tf.TensorSpec([None], tf.string, name="examples")
 
 
@@ -70,7 +68,7 @@ def features_of(transform_graph: Any, schema: Any, feature_spec: Mapping[str, An
             "export_model needs the raw features: pass transform_graph=, schema= or feature_spec=; "
             "fn_args has them if the component gets the outputs of Transform or SchemaGen"
         )
-    raw_spec = {**_parse_spec_of(load_schema(schema)), **feature_spec}
+    raw_spec = {**parse_spec(load_schema(schema)), **feature_spec}
     return Features("the schema" if schema is not None else "feature_spec", raw_spec)
 
 
@@ -107,24 +105,3 @@ def _transformed(graph: Any, feature_spec: Mapping[str, Any]) -> Features:
             path=graph if isinstance(graph, str) else None,
         ) from error
     return Features(origin, raw_spec, layer, tracked_parts(layer))
-
-
-def _parse_spec_of(schema: Any) -> dict[str, Any]:
-    """Returns feature name → `tf.io` parsing configuration of a `Schema` proto or None.
-
-    The tensors are those that TFXIO (`tf_dataset_factory`) reads with the same schema: a feature
-    of fixed shape that is always present is dense, any other is sparse.
-    """
-    if schema is None:
-        return {}
-    try:
-        tensors = representations(schema)
-        for name, tensor in tensors.items():
-            if (name,) != tensor.columns and isinstance(tensor.config, _OF_ONE_COLUMN):
-                raise ValueError(f"tensor {name!r} is made of {tensor.columns[0]!r}")
-        return {name: tensor.config for name, tensor in tensors.items()}
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"the schema describes features that a tf.Example cannot give ({error}); name the ones "
-            "that the model needs with feature_spec={name: tf.io.FixedLenFeature(...)}"
-        ) from error

@@ -146,8 +146,7 @@ class Resume(_OfEitherKeras):
             opened.callback(_begun.pop, self._directory)  # and with it the model
             self._notice = opened.enter_context(SigtermNotice(self._grace_s))
             self._stop = opened.enter_context(contextlib.closing(CommonStep(strategy)))
-            schedule = contextlib.closing(self._schedule_for(strategy))
-            self._schedule = opened.enter_context(schedule)
+            self._schedule = opened.enter_context(contextlib.closing(self._schedule_for(strategy)))
             if all(each is not self.model.history for each in self._others):
                 self._others.append(self.model.history)  # which fit has made
             self._state = ModelState(self.model, self._others)
@@ -203,8 +202,7 @@ class Resume(_OfEitherKeras):
             self._end_early()
         # Training stood still, and the thread that wrote beside it had its share of the processors.
         cost_s = self._still_s + self._manager.processor_s / len(available_cpus())
-        is_writing = self._manager.is_writing
-        if self._schedule.is_due(position.steps, cost_s, is_writing=is_writing):
+        if self._schedule.is_due(position.steps, cost_s, is_writing=self._manager.is_writing):
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
