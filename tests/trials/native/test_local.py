@@ -68,7 +68,7 @@ def test_one_batch_and_one_pass(monkeypatch, tmp_path):
     context.train_and_evaluate = with_hooks
     assert train(context) is None
     first, *directories, last = calls
-    assert (first, last, notes.runs) == ("train", "close", 3)
+    assert (first, last, notes.runs) == ("train", "close", 2)
     assert directories
     assert not any(map(os.path.exists, directories))
 
