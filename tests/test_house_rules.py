@@ -1,7 +1,5 @@
 """The rules of the house that no linter knows; `CONTRIBUTING.md` says why."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

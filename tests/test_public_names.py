@@ -1,7 +1,5 @@
 """Every public name, pinned: what is added or taken away is seen here."""
 
-from __future__ import annotations
-
 import importlib
 import re
 

@@ -1,7 +1,5 @@
 """Fixtures for the reader."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 rows twice and on others never.
 """
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """A straight line to learn, and estimators that learn it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A trainer of a pipeline, without the pipeline."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

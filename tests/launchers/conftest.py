@@ -1,7 +1,5 @@
 """Examples, and the nodes of a Ray cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Inputs of small pipelines."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import helpers

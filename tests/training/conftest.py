@@ -1,7 +1,5 @@
 """Both Kerases for the whole room."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

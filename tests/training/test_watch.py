@@ -111,7 +111,6 @@ def test_a_loop_of_ones_own_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             time.sleep(0.01)
     progress = progress_of(tmp_path)
     assert progress.memory_mb and progress.cpu
-    assert len(list(tf.data.Dataset.range(3))) == 3
 
 
 def test_a_disk_that_is_full_costs_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Runs experiments without a pipeline around them."""
 
-from __future__ import annotations
-
 import json
 import types
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A folder with user code, and what becomes of it."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import textwrap

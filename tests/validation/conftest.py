@@ -1,7 +1,5 @@
 """One checking process and one folder of models for the whole room."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

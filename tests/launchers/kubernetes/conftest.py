@@ -1,7 +1,5 @@
 """Jobs in the pods of a stand-in for a Kubernetes cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

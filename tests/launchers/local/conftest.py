@@ -1,7 +1,5 @@
 """Jobs in child processes of this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Jobs on two nodes, which all tests of this folder share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

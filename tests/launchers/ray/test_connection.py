@@ -104,7 +104,6 @@ def test_a_cluster_must_answer_sooner_than_it_must_have_room(
         (FailingRay(), "Ray cannot be used on this machine: out of order"),
         (None, r"pip install 'ray\[client\]'"),
     ],
-    ids=["out of order", "missing"],
 )
 def test_ray_that_cannot_be_used_is_explained(
     ray: Any, message: str, monkeypatch: pytest.MonkeyPatch

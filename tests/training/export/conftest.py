@@ -1,7 +1,5 @@
 """One transform graph and one checking process for the whole room."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

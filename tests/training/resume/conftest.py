@@ -1,7 +1,5 @@
 """A process that is set up as that of a `run_fn` is."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 
