@@ -37,12 +37,6 @@ def test_error_is_the_same_after_the_way_to_another_process(
     assert there.details == details
 
 
-def test_a_subclass_has_the_fields_of_its_base() -> None:
-    error = errors.WorkerLostError("gone", worker="worker 1", signal="SIGKILL", exit_code=-9)
-    assert isinstance(error, errors.TrainingError)
-    assert (error.worker, error.signal, error.exit_code) == ("worker 1", "SIGKILL", -9)
-
-
 def test_report_of_a_failed_model_is_at_hand() -> None:
     report = ValidationReport("model", (Result("loads", "fail", "it does not", "mend it"),))
     error = pickle.loads(pickle.dumps(errors.ModelValidationError("failed", report=report)))

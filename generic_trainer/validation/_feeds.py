@@ -25,13 +25,14 @@ def feed_for(
     Args:
         model: the model.
         signature: one of its signatures.
-        records: examples to take the rows from, of a signature without a graph; None for the
-            first of the contract's, and the features that the model's graph parses from them.
+        records: examples to take the rows from; None for the first of the contract's, and texts
+            for a signature that takes strings and parses no examples. A TFLite model has no graph
+            to find that out.
     """
     tensors = signature.inputs
     if not tensors or not all(tensor.is_dense for tensor in tensors.values()):
         return None
-    serialized = signature.is_serialized and records is None
+    serialized = signature.is_serialized and (records is None or bool(signature.features))
     name = next(iter(tensors))
     whole = frozenset(key for key, tensor in tensors.items() if not tensor.is_batched)
     shapes = filter(None, (tensors[key].shape for key in tensors if key in whole))

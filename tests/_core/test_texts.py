@@ -12,7 +12,6 @@ from generic_trainer._core.texts import describe, did_you_mean, is_number, parse
     [
         ("&a [*a]", "nested deeper"),
         ("[" * 1_000, "nested deeper"),
-        ("- " * 1_000, "nested deeper"),
         ("{a: 1, b: 2, a: 3}", "'a' is there twice .*line 1, column 14"),
         ("when: !!timestamp x", "AttributeError"),
         ("yes: !!bool x", "KeyError: 'x'"),
