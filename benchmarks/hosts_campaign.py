@@ -162,12 +162,14 @@ class Case:
         outcome: `"weights"`: those of the undisturbed run; else a pattern of the error.
         limit_s: how long the run may take from the fault on.
         repair: called afterwards, so that the cluster is whole again.
+        address: that of the cluster; no fault happens with another one than that for outside.
     """
 
     fault: Callable[[Campaign, Host], Any] = lambda campaign, host: None
     outcome: str = "weights"
     limit_s: float = 240.0
     repair: Callable[[Campaign, Host], Any] = lambda campaign, host: None
+    address: str = _CLIENT
 
 
 def _unplug(host: Host, seconds: float) -> None:
@@ -188,6 +190,7 @@ CASES = {
     "node unplugged for 5 s": Case(lambda campaign, host: _unplug(host, 5)),
     "node unplugged for ever": Case(lambda campaign, host: host.plug("down"), repair=_rejoin),
     "pipeline unplugged for 5 s": Case(lambda campaign, host: _unplug(campaign.hosts[-1], 5)),
+    "address for nodes": Case(outcome="give the address ray://", address=f"{_NETWORK}.1:{_PORT}"),
     "head killed": Case(lambda campaign, host: campaign.hosts[0].kill(), "WorkerLostError|Config"),
 }
 
@@ -209,8 +212,9 @@ def main() -> int:
         campaign.start_cluster()
         for number, name in enumerate(options.cases or CASES):
             case, run = CASES[name], f"run{number}"
-            process = campaign.start_run(run)
-            host = campaign.host_that_trains(run)
+            process, host = campaign.start_run(run, case.address), campaign.hosts[0]
+            if case.address == _CLIENT:
+                host = campaign.host_that_trains(run)
             start_s = time.monotonic()
             case.fault(campaign, host)
             try:

@@ -55,8 +55,10 @@ def launch_on_ray(job: Job) -> None:
     if options.address is None and ray is not None and ray.is_initialized():
         options = dataclasses.replace(options, address=ray.get_runtime_context().gcs_address)
     job = dataclasses.replace(job, distribution=dataclasses.replace(distribution, ray=options))
-    watched = dataclasses.replace(job, distribution=driver)
-    supervise(watched, lambda _: _DriverEngine(job, driver))
+    watched, engine = dataclasses.replace(job, distribution=driver), _DriverEngine(job, driver)
+    if options.address and "://" not in options.address:  # else Ray aborts the process
+        engine.subject += " (outside the cluster, give the address ray://HOST:10001)"
+    supervise(watched, lambda _: engine)
 
 
 def main(arguments: Mapping[str, Any]) -> int:
