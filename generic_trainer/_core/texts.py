@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _MAX_DEPTH = 64
+_MAX_YAML_VALUES = 100_000  # far more than people write by hand
 # YAML 1.2 has floats without a point, 1e-4, which PyYAML, a reader of 1.1, takes for strings.
 _FLOAT_1_2 = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
@@ -55,8 +56,8 @@ def parse_yaml(text: str) -> Any:
     """Returns the value of a YAML text, with floats as in YAML 1.2, and dates as strings.
 
     Raises:
-        ValueError: it is not YAML, has a key twice, contains itself, or is deeper than people write
-            by hand; the message names the position.
+        ValueError: it is not YAML, has a key twice, contains itself, or is larger or deeper than
+            people write by hand.
     """
     try:
         value = _yaml_loader()(text).get_single_data()
@@ -64,7 +65,7 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels") from None
     except Exception as error:  # any class, for `!!bool x` and `!!timestamp x`
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    _check_values(value)
+    _check_values(value, _MAX_YAML_VALUES)
     return value
 
 
@@ -103,15 +104,27 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _check_values(value: Any, level: int = 0) -> None:
-    """Raises `ValueError` for values that are nested too deeply or contain half a character."""
-    if level == _MAX_DEPTH:
-        raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels")
-    if isinstance(value, str):
-        value.encode()  # a surrogate without its other half: a ValueError that says where
-    elif isinstance(value, (dict, list, tuple, set)):
-        for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            _check_values(part, level + 1)
+def _check_values(value: Any, most: float = math.inf) -> None:
+    """Raises `ValueError` for values that are nested too deeply, or contain half a character.
+
+    Args:
+        value: that of a text; YAML's aliases of aliases can make it billions of values.
+        most: how many values there may be.
+    """
+    levels, count = [(value, 0)], 0
+    while levels:
+        part, level = levels.pop()
+        count += 1
+        if level == _MAX_DEPTH:
+            raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels")
+        if count > most:
+            raise ValueError(f"it has more than {most:,} values")
+        if isinstance(part, str):
+            part.encode()  # a surrogate without its other half: a ValueError that says where
+        elif isinstance(part, dict):
+            levels += [(each, level + 1) for each in (*part, *part.values())]
+        elif isinstance(part, (list, tuple, set)):
+            levels += [(each, level + 1) for each in part]
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from generic_trainer._core.texts import describe, did_you_mean, is_number, parse
         ("[" * 1_000, "nested deeper"),
         ("{a: 1, b: 2, a: 3}", "'a' is there twice .*line 1, column 14"),
         ("when: !!timestamp x", "AttributeError"),
-        ("yes: !!bool x", "KeyError: 'x'"),
+        ("a: &a [" + "x," * 400 + "]\nb: [" + "*a," * 400 + "]", "more than 100,000 values"),
         ("? {a: 1}\n: 2", "unhashable"),
         ('"\\ud800"', "surrogates not allowed"),
         ("!!python/object/apply:os.getcwd []", "could not determine a constructor"),

@@ -56,7 +56,7 @@ def launch_on_ray(job: Job) -> None:
         options = dataclasses.replace(options, address=ray.get_runtime_context().gcs_address)
     job = dataclasses.replace(job, distribution=dataclasses.replace(distribution, ray=options))
     watched, engine = dataclasses.replace(job, distribution=driver), _DriverEngine(job, driver)
-    if options.address and "://" not in options.address:  # else Ray aborts the process
+    if not (options.address or "ray:").startswith("ray:"):  # else Ray aborts the process
         engine.subject += " (outside the cluster, give the address ray://HOST:10001)"
     supervise(watched, lambda _: engine)
 
