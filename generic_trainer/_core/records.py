@@ -55,18 +55,19 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
     """
     patterns = [file_pattern] if isinstance(file_pattern, str) else list(file_pattern)
     listed = ", ".join(map(repr, patterns))
+    only = patterns[0] if len(patterns) == 1 else None
     try:
         paths = sorted(path for pattern in patterns for path in tf.io.gfile.glob(pattern))
         if not paths:
             raise DataError(
                 f"No file matches {listed}: expected the TFRecord files of a split. "
                 "Check that the split exists and that the upstream component wrote it.",
-                path=patterns[0],
+                path=only,
             )
         with ThreadPoolExecutor(_PARALLEL_LOOKS) as pool:
             return tuple(pool.map(look_at, paths))
     except READ_ERRORS as error:
-        raise DataError(f"Cannot read {listed}: {reason_of(error)}", path=patterns[0]) from error
+        raise DataError(f"Cannot read {listed}: {reason_of(error)}", path=only) from error
 
 
 def read_records(

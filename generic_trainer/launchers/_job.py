@@ -8,8 +8,8 @@ and sent to another process, which gets equal values.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
+import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -179,8 +179,7 @@ class Job:
         Args:
             export_dir: directory that the model directories go into.
         """
-        name, _, function = self.fn_args_factory.partition(":")
-        return getattr(importlib.import_module(name), function)(self.request, export_dir)
+        return pkgutil.resolve_name(self.fn_args_factory)(self.request, export_dir)
 
     def to_json(self) -> str:
         """Returns the job as JSON that keeps the types of all values.

@@ -31,7 +31,7 @@ class Limits:
     def __init__(
         self,
         distribution: Distribution,
-        groups: Mapping[Task, int],
+        workers: Iterable[Task],
         *,
         clock: Callable[[], float] = time.monotonic,
         usage_of: Callable[[int], Usage | None] = group_usage,
@@ -40,14 +40,14 @@ class Limits:
 
         Args:
             distribution: the limits.
-            groups: worker → the id of its process group.
+            workers: all of the attempt.
             clock: returns seconds.
             usage_of: process group → its usage.
         """
         self._memory_mb = distribution.memory_mb_per_worker
         self._heartbeat_s = distribution.heartbeat_s
         self._clock, self._usage_of = clock, usage_of
-        self._seen = {task: _Seen(Usage(), clock(), clock()) for task in groups}
+        self._seen = {task: _Seen(Usage(), clock(), clock()) for task in workers}
         interval_s = min(_INTERVAL_S, (self._heartbeat_s or _LOOKS) / _LOOKS)
         self._interval_s = 0.0 if self._memory_mb else interval_s
         self._next_s = clock()

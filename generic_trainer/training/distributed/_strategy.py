@@ -170,8 +170,8 @@ def _all_reduce_of_rows(reduce_op: Any, value: Any, rows: tf.Tensor) -> Any:
     is_mean = reduce_op in (_MEAN, "MEAN", "mean")
 
     def weighted(values: Sequence[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
-        # Without rows the values may be NaN.
-        return [tf.math.multiply_no_nan(each, tf.cast(weight, each.dtype)) for each in values]
+        # Without rows the values may be NaN. They may be integers, which multiply_no_nan refuses.
+        return [tf.where(weight > 0, each * tf.cast(weight, each.dtype), 0) for each in values]
 
     @tf.custom_gradient
     def reduced(*values: tf.Tensor) -> Any:
