@@ -106,6 +106,7 @@ class EstimatorController:
         self._hooks = [hook for hook in train_spec.hooks or () if isinstance(hook, RunHook)]
         self._folder = ScratchFolder("estimator-")
         self._model_dir = os.path.join(self._folder.path, "model")
+        os.makedirs(self._model_dir)  # TensorFlow makes it only on the chief, and all workers save
         self._estimator = _rebuilt(estimator, self._model_dir, run)
         self._receivers = dict(serving_input_receiver_fns)
         self._on_stop = functools.partial(context.set_stop_requested, True)
