@@ -4,6 +4,7 @@
 
     python -m benchmarks.bench_validation            # 1, 100 and 1000 MB
     python -m benchmarks.bench_validation --sizes 1 100 --runs 5 --checks
+    python -m benchmarks.bench_validation --sizes 5 500 --signed
 
 Medians of seconds, on the clock and of the processors, which other work changes less:
 
@@ -15,6 +16,9 @@ Medians of seconds, on the clock and of the processors, which other work changes
 The ratios are of all checks to `process` and to `load`, by the clock and by the processors. The
 last columns are the peaks of resident memory of a load and of the checks. The models have a
 variable per 2.5 MB, about as BERT-large has.
+
+With `--signed`, which needs the extra `signing`, a line has the seconds that signing the model and
+verifying it take, and their ratio to all checks; and once, those of importing the library.
 """
 
 from __future__ import annotations
@@ -25,11 +29,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks import _figures
-from generic_trainer.validation import Checker
+from generic_trainer.validation import Checker, sign_model, signature_problem
 
 _WRITE = """
 import sys, tensorflow as tf
@@ -74,8 +79,11 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=[1, 100, 1000], metavar="MB")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--checks", action="store_true", help="also what each check takes")
+    parser.add_argument("--signed", action="store_true", help="also what a signature takes")
     _figures.add_json_option(parser)
     options = parser.parse_args()
+    if options.signed:
+        print("importing model_signing: {:.2f} {:.2f} s".format(*_timed(_import_model_signing)))
     print(f"{'':>7} {'load':>11} {'process':>11} {'checks':>11} {'probing':>7} "
           f"{'to process':>11} {'to load':>11} {'peaks':>13}")  # fmt: skip
     figures = []
@@ -86,6 +94,8 @@ def main() -> None:
                 model = str(Path(folder, "model"))
                 _python(_WRITE, model, str(size))
                 figures += _show(size, model, checker, options.runs, options.checks)
+                if options.signed:
+                    figures += _show_signing(size, model, checker, options.runs)
     _figures.write(figures, options.json)
 
 
@@ -124,6 +134,46 @@ def _show(
         for name, taken in sorted(seconds.items(), key=lambda item: -item[1])[:12]:
             print(f"{taken:>11.3f} s {name}")
     return figures
+
+
+def _show_signing(megabytes: int, model: str, checker: Checker, runs: int) -> list[_figures.Figure]:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder, key = Path(model).parent, ec.generate_private_key(ec.SECP256R1())
+    private, public = str(folder / "key.pem"), str(folder / "key.pub")
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    Path(private).write_bytes(key.private_bytes(*pem, serialization.NoEncryption()))
+    info = serialization.PublicFormat.SubjectPublicKeyInfo
+    Path(public).write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, info))
+    checks, signing, verifying = [], [], []
+    for _ in range(runs):
+        checks.append(checker.validate(model).facts)
+        signing.append(_timed(lambda: sign_model(model, private, str(folder))))
+        verifying.append(_timed(lambda: signature_problem(model, public)))
+    assert signature_problem(model, public) is None
+    figures = []
+    for kind, fact in enumerate(("seconds", "cpu_seconds")):
+        theirs = [facts[fact] for facts in checks]
+        for what, taken in (("signing", signing), ("verifying", verifying)):
+            ours = [each[kind] for each in taken]
+            name = f"{what} {megabytes} MB, {('wall', 'cpu')[kind]} time"
+            figures.append(
+                _figures.compare(name, ours, "s", "all checks", theirs, less_is_better=True)
+            )
+            print(f"{name}: {figures[-1].value:.3f} s, {figures[-1].ratio:.3f} of all checks")
+    return figures
+
+
+def _import_model_signing() -> None:
+    import model_signing  # noqa: F401
+
+
+def _timed(call: Callable[[], object]) -> tuple[float, float]:
+    """Returns the seconds of a call, on the clock and of the processors."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def _median(values: Iterable[float]) -> float:

@@ -1,38 +1,42 @@
 """A Ray cluster of several hosts, which lose processes, nodes and networks during a training.
 
     python -m benchmarks.hosts_campaign [CASE ...]
+    python -m benchmarks.hosts_campaign --rounds 100 --seed 1
 
 Each host is a network namespace of this machine with a separate address, host name and /tmp; all of
 them share one directory. Three hosts form a cluster by `ray start`. A fourth one, which is not part
-of it, runs the pipeline. Two workers train; the fault happens between two of their steps.
+of it, runs the pipeline. Two workers train; the fault happens between two of their steps, in rounds
+after a random time.
 
-Needs root, Linux, and the commands `ip` and `unshare`. Prints what each run ended with, and after
-how long. Exits with 1 if one ended otherwise than it should, took too long, or left actors behind.
+Needs root, Linux, and the commands `ip`, `mount` and `unshare`. Prints what each run ended with,
+and after how long. Exits with 1 if one ended otherwise than it should, took too long, or left
+actors or processes behind. With LIBFAKETIME, the path of that library, one case has a node whose
+clock is an hour fast.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
+import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-_NETWORK, _BRIDGE = "10.77.0", "gt-bridge"
-_PORT, _CLIENT_PORT = 6379, 10001
-_CLIENT = f"ray://{_NETWORK}.1:{_CLIENT_PORT}"
+from benchmarks._hosts import Host, Hosts, missing, several_hosts
+from generic_trainer._core.progress import ProgressReader
+from tests.processes import wait_until
+
 _START_S, _LEFT_S = 240.0, 60.0
+_COSTS = "infrastructure_recovery", "wasted_progress"
+_CLOCKS = "LIBFAKETIME" in os.environ
 _MODULE = """
-import os, socket, time
+import time
 from generic_trainer import training
 
 def run_fn(fn_args):
@@ -52,105 +56,9 @@ def run_fn(fn_args):
     pause = tf.keras.callbacks.LambdaCallback(on_train_batch_end=step_ends)
     callbacks = [pause, *training.resume_callbacks(fn_args, every_steps=5)]
     model.fit(pairs, steps_per_epoch=10, epochs=6, verbose=0, callbacks=callbacks)
-    print("weights:", [float(w.sum()).hex() for w in model.get_weights()], socket.gethostname())
+    print("ends:", *(float(w.sum()).hex() for w in model.get_weights()))
     export(fn_args.serving_model_dir)
 """
-
-
-class Host:
-    """A network namespace with an address, and processes in it that have a name and a /tmp."""
-
-    def __init__(self, number: int, folder: Path) -> None:
-        self.name, self.address = f"gt-host{number}", f"{_NETWORK}.{number}"
-        self._tmp = folder / f"tmp{number}"
-        self._tmp.mkdir()
-        link = f"gt-veth{number}"
-        _ip(f"netns add {self.name}")
-        _ip(f"link add {link} type veth peer name eth0 netns {self.name}")
-        _ip(f"link set {link} master {_BRIDGE} up")
-        _ip(f"-n {self.name} addr add {self.address}/24 dev eth0")
-        _ip(f"-n {self.name} link set lo up")
-        self.plug("up")
-
-    def start(self, *command: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Starts a command on this host."""
-        enter = 'mount --bind "$1" /tmp && hostname "$2" && shift 2 && exec "$@"'
-        inside = ["ip", "netns", "exec", self.name, "unshare", "-m", "-u", "bash", "-c", enter, "_"]
-        return subprocess.Popen([*inside, str(self._tmp), self.name, *command], **options)
-
-    def plug(self, state: str) -> None:
-        """Sets the link to the other hosts `"up"` or `"down"`."""
-        _ip(f"-n {self.name} link set eth0 {state}")
-
-    def kill(self) -> None:
-        """Kills all processes of the host at once."""
-        found = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True)
-        for pid in found.stdout.split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-
-    def start_ray(self, *arguments: str) -> None:
-        """Starts a node of the cluster, with one processor."""
-        own = [f"--node-ip-address={self.address}", "--num-cpus=1", "--disable-usage-stats"]
-        ray = str(Path(sys.executable).with_name("ray"))
-        command = [ray, "start", *arguments, *own, f"--object-store-memory={100 << 20}"]
-        output, _ = (process := self.start(*command, stdout=-1, stderr=-2)).communicate()
-        if process.returncode:
-            raise RuntimeError(f"Ray does not start on {self.name}: {output.decode()}")
-
-
-@dataclass
-class Campaign:
-    """The hosts, and the directory that they share; the last one is no part of the cluster."""
-
-    hosts: Sequence[Host]
-    folder: Path
-
-    def start_cluster(self) -> None:
-        head, *others = self.hosts[:-1]
-        client = f"--ray-client-server-port={_CLIENT_PORT}"
-        head.start_ray("--head", f"--port={_PORT}", client, "--include-dashboard=false")
-        for host in others:
-            self.join(host)
-
-    def join(self, host: Host) -> None:
-        host.start_ray(f"--address={self.hosts[0].address}:{_PORT}")
-
-    def start_run(self, name: str, address: str = _CLIENT) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "benchmarks.hosts_campaign", "--drive", name, address]
-        with (self.folder / f"{name}.log").open("wb") as log:
-            return self.hosts[-1].start(*command, str(self.folder), stdout=log, stderr=log)
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
-    def host_that_trains(self, name: str) -> Host:
-        """Waits until a run trains, and returns a host with a worker that is not the head."""
-        end_s = time.monotonic() + _START_S
-        while not (self.folder / name / "model_run" / "1" / "trains").exists():
-            if time.monotonic() > end_s:
-                raise RuntimeError(f"{name} does not train: {self.log(name)[-3000:]}")
-            time.sleep(0.2)
-        time.sleep(3)  # past the first checkpoint
-        found = re.search(rf"worker \d pid=\d+, ip={re.escape(_NETWORK)}\.(\d)", self.log(name))
-        assert found is not None, "two workers are on two hosts"
-        return self.hosts[int(found[1]) - 1]
-
-    def leftovers(self) -> str:
-        """Returns what of the cluster's processors is still reserved after a run."""
-        ask = (
-            f"import ray, time; ray.init('{self.hosts[0].address}:{_PORT}', log_to_driver=False)\n"
-            f"end_s = time.monotonic() + {_LEFT_S}\n"
-            "def left():\n"
-            "    free = ray.available_resources().get('CPU', 0)\n"
-            "    return ray.cluster_resources()['CPU'] - free\n"
-            "while left() and time.monotonic() < end_s: time.sleep(1)\n"
-            "print('LEFT', left())"
-        )
-        process = self.hosts[0].start(sys.executable, "-c", ask, stdout=-1, stderr=-2)
-        output, _ = process.communicate()
-        found = re.search(r"LEFT ([\d.]+)", output.decode())
-        return "" if found and not float(found[1]) else output.decode()[-500:]
 
 
 @dataclass(frozen=True)
@@ -158,18 +66,22 @@ class Case:
     """A fault, and what the run must end with.
 
     Attributes:
-        fault: called with the campaign and a host whose worker trains.
+        fault: called with the hosts and one of them whose worker trains.
         outcome: `"weights"`: those of the undisturbed run; else a pattern of the error.
         limit_s: how long the run may take from the fault on.
         repair: called afterwards, so that the cluster is whole again.
         address: that of the cluster; no fault happens with another one than that for outside.
+        is_last: whether the cluster ends with it.
+        num_workers: the fewest and the most; the weights depend on it by their rounding.
     """
 
-    fault: Callable[[Campaign, Host], Any] = lambda campaign, host: None
+    fault: Callable[[Hosts, Host], Any] = lambda hosts, host: None
     outcome: str = "weights"
     limit_s: float = 240.0
-    repair: Callable[[Campaign, Host], Any] = lambda campaign, host: None
-    address: str = _CLIENT
+    repair: Callable[[Hosts, Host], Any] = lambda hosts, host: None
+    address: str = ""
+    is_last: bool = False
+    num_workers: tuple[int, int] = 2, 2
 
 
 def _unplug(host: Host, seconds: float) -> None:
@@ -178,20 +90,75 @@ def _unplug(host: Host, seconds: float) -> None:
     host.plug("up")
 
 
-def _rejoin(campaign: Campaign, host: Host) -> None:
-    host.kill()
+def _rejoin(hosts: Hosts, host: Host) -> None:
     host.plug("up")
-    campaign.join(host)
+    hosts.join(host)
+
+
+def _lose_two(hosts: Hosts, host: Host) -> None:
+    """Kills both nodes besides the head, one after the other; later both are back."""
+    others = sorted(hosts.hosts[1:-1], key=lambda other: other is not host)
+    for other in others:
+        other.kill()
+        time.sleep(5)
+    for other in others:
+        hosts.join(other)
+
+
+def _fill(hosts: Hosts, host: Host) -> None:
+    """Fills the disk of /tmp, where Ray and the workers have their files."""
+    with (host.tmp / "full").open("wb") as file:
+        subprocess.run(["cat", "/dev/zero"], stdout=file, stderr=subprocess.DEVNULL, check=False)
+
+
+def _empty(hosts: Hosts, host: Host) -> None:
+    (host.tmp / "full").unlink()
+    _rejoin(hosts, host)
+
+
+def _set_clock(hosts: Hosts, host: Host) -> None:
+    """Loses both nodes besides the head; one is back, with a clock that is an hour fast."""
+    library = shutil.copy(os.environ["LIBFAKETIME"], hosts.folder)  # which all hosts see
+    for other in hosts.hosts[1:-1]:
+        other.kill()
+    fake = {"LD_PRELOAD": str(library), "FAKETIME": "+1h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    hosts.join(host, env=fake)
+    assert float(host.output("date", "+%s", env=fake)[1]) > time.time() + 3000
+
+
+def _rejoin_all(hosts: Hosts, host: Host) -> None:
+    for other in hosts.hosts[1:-1]:
+        hosts.join(other)
 
 
 CASES = {
     "nothing": Case(),
-    "node killed": Case(lambda campaign, host: host.kill(), repair=_rejoin),
-    "node unplugged for 5 s": Case(lambda campaign, host: _unplug(host, 5)),
-    "node unplugged for ever": Case(lambda campaign, host: host.plug("down"), repair=_rejoin),
-    "pipeline unplugged for 5 s": Case(lambda campaign, host: _unplug(campaign.hosts[-1], 5)),
-    "address for nodes": Case(outcome="give the address ray://", address=f"{_NETWORK}.1:{_PORT}"),
-    "head killed": Case(lambda campaign, host: campaign.hosts[0].kill(), "WorkerLostError|Config"),
+    "node drained": Case(lambda hosts, host: hosts.drain(host, 30), repair=_rejoin),
+    "one of three nodes drained": Case(
+        lambda hosts, host: hosts.drain(host, 30), "TRAINED", repair=_rejoin, num_workers=(2, 3)
+    ),
+    "node killed": Case(lambda hosts, host: host.kill(), repair=_rejoin),
+    "two nodes killed": Case(_lose_two, limit_s=400.0),
+    "node unplugged for 5 s": Case(lambda hosts, host: _unplug(host, 5)),
+    "node unplugged for ever": Case(lambda hosts, host: host.plug("down"), repair=_rejoin),
+    "pipeline unplugged for 5 s": Case(lambda hosts, host: _unplug(hosts.hosts[-1], 5)),
+    "pipeline unplugged for ever": Case(
+        lambda hosts, host: hosts.hosts[-1].plug("down"),
+        "FAILED (WorkerLostError|ConfigurationError)",
+        repair=lambda hosts, host: hosts.hosts[-1].plug("up"),
+    ),
+    "5 % of packets lost": Case(
+        lambda hosts, host: host.disturb(loss=0.05), repair=lambda hosts, host: host.disturb()
+    ),
+    "packets delayed by 200 ms": Case(
+        lambda hosts, host: host.disturb(delay_s=0.2), repair=lambda hosts, host: host.disturb()
+    ),
+    "disk of a node full": Case(_fill, "weights|WorkerDiskError|disk is full", repair=_empty),
+    "clock of a node wrong": Case(_set_clock, limit_s=400.0, repair=_rejoin_all),
+    "address for nodes": Case(outcome="give the address ray://", address="{address}"),
+    "head killed": Case(
+        lambda hosts, host: hosts.hosts[0].kill(), "WorkerLostError|Config", is_last=True
+    ),
 }
 
 
@@ -199,81 +166,86 @@ def main() -> int:
     """Runs the cases, prints a line for each, and returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts_campaign")
     parser.add_argument("cases", nargs="*", metavar="CASE", help="; ".join(CASES))
-    parser.add_argument("--drive", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, help="so many random cases, in place of each once")
+    parser.add_argument("--seed", type=int, default=1, help="of the rounds")
     options = parser.parse_args()
-    if options.drive:
-        return _drive(*options.drive)
-    from tests.helpers import write_examples
-
-    os.environ.update(PYTHONPATH=os.getcwd(), RAY_USAGE_STATS_ENABLED="0", PYTHONWARNINGS="ignore")
-    expected, wrong = "", 0
-    with _hosts(4) as campaign:
-        write_examples(campaign.folder / "examples")
-        campaign.start_cluster()
-        for number, name in enumerate(options.cases or CASES):
-            case, run = CASES[name], f"run{number}"
-            process, host = campaign.start_run(run, case.address), campaign.hosts[0]
-            if case.address == _CLIENT:
-                host = campaign.host_that_trains(run)
-            start_s = time.monotonic()
-            case.fault(campaign, host)
-            try:
-                process.wait(case.limit_s)
-                result = re.findall(r"^(?:TRAINED|FAILED) .*", campaign.log(run), re.M)[-1]
-            except subprocess.TimeoutExpired:
-                process.kill()
-                result = "HANGS"
-            took_s = time.monotonic() - start_s
-            case.repair(campaign, host)
+    if reason := missing():
+        parser.error(reason)
+    names = [name for name in options.cases or CASES if name != "clock of a node wrong" or _CLOCKS]
+    drawn, delays = random.Random(options.seed), [3.0] * len(names)
+    if options.rounds:
+        kinds = [name for name in names if not CASES[name].is_last and not CASES[name].address]
+        names = ["nothing", *drawn.choices(kinds, k=options.rounds)]
+        delays = [drawn.uniform(0, 12) for _ in names]
+    wrong: dict[str, int] = dict.fromkeys(("ended otherwise", "hung", "left something"), 0)
+    expected = ""
+    with several_hosts(4, are_relayed=True) as hosts:
+        hosts.start_cluster()
+        for number, (name, delay_s) in enumerate(zip(names, delays, strict=True)):
+            result, took_s, left = _round(hosts, f"run{number}", CASES[name], delay_s)
             expected = expected or result
-            is_right, left = bool(re.search(case.outcome, result)), ""
-            if case.outcome == "weights":
-                is_right, left = result == expected, campaign.leftovers()
-            wrong += not is_right or bool(left)
+            outcome = CASES[name].outcome
+            is_right = result == expected if "weights" in outcome else False
+            is_right = is_right or bool(re.search(outcome, result))
+            wrong["ended otherwise"] += not is_right
+            wrong["hung"] += result == "HANGS"
+            wrong["left something"] += bool(left)
             verdict = "right" if is_right and not left else f"WRONG {left}"
-            print(f"{name}: {verdict} after {took_s:.0f} s: {result[:300]}", flush=True)
-    print(f"{len(options.cases or CASES)} cases, {wrong} wrong")
-    return int(wrong > 0)
+            spent_s = ProgressReader(str(hosts.folder / f"run{number}/model_run/1")).look().spent_s
+            recovery_s, wasted_s = (spent_s[f"{cost}_from_disruption"] for cost in _COSTS)
+            times = f"{took_s:.0f} s, recovery {recovery_s:.1f} s, lost steps {wasted_s:.1f} s"
+            print(f"{name}: {verdict} after {times}: {result[:300]}", flush=True)
+    counts = ", ".join(f"{count} {what}" for what, count in wrong.items())
+    print(f"{len(names)} runs, seed {options.seed}: {counts}")
+    return int(any(wrong.values()))
 
 
-def _drive(name: str, address: str, folder: str) -> int:
-    """Runs the training on the cluster, from the host of the pipeline."""
-    from generic_trainer.launchers import RayOptions
-    from tests.launchers import jobs
-
-    run = jobs.runner(Path(folder, name), Path(folder, "examples"), "ray")
+def _round(hosts: Hosts, run: str, case: Case, delay_s: float) -> tuple[str, float, str]:
+    """Returns the result of a run with a fault, its seconds from then on, and what it left."""
+    address = case.address.format(address=hosts.address) or hosts.client
+    wanted = {"num_workers": case.num_workers, "max_failures": 3, "options": {"address": address}}
+    process = hosts.drive(run, _MODULE, **wanted)
+    host = hosts.hosts[0]
+    if not case.address:
+        host = _host_that_trains(hosts, run)
+        time.sleep(3 + delay_s)  # past the first checkpoint
+    start_s = time.monotonic()
+    case.fault(hosts, host)
     try:
-        job = run(_MODULE, num_workers=2, max_failures=3, ray=RayOptions(address=address))
-    except Exception as error:
-        print("FAILED", type(error).__name__, str(error).replace("\n", " "))
-        return 1
-    weights = set(re.findall(r"weights: (\[.*?\])", jobs.log(job)))
-    print("TRAINED", *sorted(weights), jobs.exported(job))
-    return 0
+        process.wait(case.limit_s)
+        result = re.findall(r"^(?:TRAINED|FAILED) .*", hosts.log(run), re.M)[-1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        result = "HANGS"
+    took_s = time.monotonic() - start_s
+    case.repair(hosts, host)
+    return result, took_s, "" if case.is_last else _leftovers(hosts)
 
 
-@contextlib.contextmanager
-def _hosts(count: int) -> Iterator[Campaign]:
-    """Yields hosts, and takes them away, also after an error."""
-    folder = Path(tempfile.mkdtemp(prefix="gt-hosts-", dir="/var/tmp"))
-    hosts: list[Host] = []
-    try:
-        _ip(f"link add {_BRIDGE} type bridge")
-        _ip(f"link set {_BRIDGE} up")
-        hosts += [Host(number, folder) for number in range(1, count + 1)]
-        shared = folder / "shared"
-        shared.mkdir()
-        yield Campaign(hosts, shared)
-    finally:
-        for host in hosts:
-            host.kill()
-            _ip(f"netns del {host.name}")
-        subprocess.run(["ip", "link", "del", _BRIDGE], check=False)
-        shutil.rmtree(folder, ignore_errors=True)
+def _host_that_trains(hosts: Hosts, run: str) -> Host:
+    """Waits until a run trains, and returns a host with a worker that is not the head."""
+    trains = hosts.folder / run / "model_run" / "1" / "trains"
+    if not wait_until(trains.exists, _START_S):
+        raise RuntimeError(f"{run} does not train: {hosts.log(run)[-3000:]}")
+    return hosts.host_that_trains()
 
 
-def _ip(arguments: str) -> None:
-    subprocess.run(["ip", *arguments.split()], check=True)
+def _leftovers(hosts: Hosts) -> str:
+    """Returns what of a run is left in the cluster: reserved processors, and processes."""
+    code = (
+        "import ray, sys, time; ray.init(sys.argv[1], log_to_driver=False)\n"
+        "total, free = ray.cluster_resources, ray.available_resources\n"
+        f"end_s = time.monotonic() + {_LEFT_S}\n"
+        "def left(): return total().get('CPU', 0) - free().get('CPU', 0)\n"
+        "while left() and time.monotonic() < end_s: time.sleep(1)\n"
+        "print('LEFT', left())"
+    )
+    output = hosts.hosts[0].output(sys.executable, "-c", code, hosts.address)[1]
+    found = re.search(r"LEFT ([\d.]+)", output)
+    if not found or float(found[1]):
+        return output[-500:]
+    lines = [f"{host.name}: {line[:200]}" for host in hosts.hosts for line in host.trainers()]
+    return "; ".join(lines)
 
 
 if __name__ == "__main__":

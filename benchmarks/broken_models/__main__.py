@@ -91,9 +91,9 @@ class _Answers:
             self.kept = json.loads(file.read_text())
             if self.kept["stack"] != _stack():
                 raise SystemExit(f"{file} is of {self.kept['stack']}, and this is {_stack()}")
-        self._tools = [_Tools(sys.executable, TOOLS)]
+        self._tools = [Tools(sys.executable, TOOLS)]
         if tool_python:
-            self._tools.append(_Tools(tool_python, OTHERS))
+            self._tools.append(Tools(tool_python, OTHERS))
 
     def __enter__(self) -> _Answers:
         return self
@@ -127,8 +127,13 @@ class _Answers:
             self._file.write_text(json.dumps(self.kept))
 
 
-class _Tools:
-    """Tools of another process, which starts with the first model and answers for each."""
+class Tools:
+    """Tools of another process, which starts with the first model and answers for each.
+
+    Args:
+        python: the interpreter of the process.
+        names: the tools, as `_other_tools.py` names them.
+    """
 
     def __init__(self, python: str, names: Sequence[str]) -> None:
         self._command = [python, str(Path(__file__).with_name("_other_tools.py")), *names]
@@ -240,7 +245,7 @@ def _verdict(report: Any, check: str, missed: str) -> dict[str, str]:
         check: the check that must find the model; empty for a good one.
         missed: why none can; empty for a model that can be known.
     """
-    from generic_trainer._run.rehearse import not_cured_by_training
+    from generic_trainer._run.contract import not_cured_by_training
 
     findings = [*report.failures, *report.warnings]
     names = [result.name for result in findings]

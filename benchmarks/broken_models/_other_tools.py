@@ -8,10 +8,14 @@ one that has imported TensorFlow, and so many seconds:
 
 - `cli_show`: `saved_model_cli show --all` must read the model, and `scan` must not name an op;
 - `cli_run`: `saved_model_cli run` must call serving_default with two rows;
+- `cli_scan`: `scan` alone must not name an op;
 - `call`: so must `tf.saved_model.load`;
+- `beside_functions`: the same in a program with a `tf.py_function`, which writes into `$CANARY`;
+- `tflite`: so must TFLite's interpreter, with `model.tflite`;
 - `session`: so must a graph session, which has loaded the model, with its warm-up requests as well:
   what TF Serving's loader does for an InfraValidator, as far as Python can do it;
 - `modelscan`: the scanner of that name must find no issue and no error;
+- `modelaudit`: the scanner of that name must find no issue that is at least a warning;
 - `mlflow`: MLflow must load the SavedModel as a pyfunc, and predict two rows.
 
 Whoever calls a model needs rows: those of the tests' own example where it takes text, and ones
@@ -35,7 +39,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 20.0
 _ROWS = 2
 _WARMUP = "assets.extra/tf_serving_warmup_requests"
 
@@ -72,8 +76,12 @@ def _inputs(model_dir: str) -> dict[str, Any]:
 
 def _cli_show(model_dir: str) -> None:
     _cli("show", "--all", "--dir", model_dir)
+    _cli_scan(model_dir, "--tag_set", "serve")
+
+
+def _cli_scan(model_dir: str, *tags: str) -> None:
     with tempfile.TemporaryFile("w+") as output, contextlib.redirect_stdout(output):
-        _cli("scan", "--tag_set", "serve", "--dir", model_dir)
+        _cli("scan", "--dir", model_dir, *tags)
         output.seek(0)
         said = output.read()
     if "contains the following denylisted ops" in said:
@@ -111,10 +119,15 @@ def _cli(*arguments: str) -> None:
     from tensorflow.python.tools import saved_model_cli
 
     sys.argv = ["saved_model_cli", *arguments]
-    saved_model_cli.main()
+    try:
+        saved_model_cli.main()
+    except SystemExit as ended:  # it ends its process in any case
+        if ended.code:
+            raise
 
 
-def _call(model_dir: str) -> None:
+def call(model_dir: str) -> None:
+    """Loads a model and calls it."""
     import tensorflow as tf
 
     inputs = _inputs(model_dir)
@@ -122,13 +135,43 @@ def _call(model_dir: str) -> None:
     signature(**{key: tf.constant(value) for key, value in inputs.items()})
 
 
+def _beside_functions(model_dir: str) -> None:
+    """The same in a program that has a `tf.py_function`; the first gets the token `pyfunc_0`."""
+    import tensorflow as tf
+
+    def write(x: Any) -> Any:
+        Path(os.environ["CANARY"]).write_text("written")
+        return x
+
+    with tf.Graph().as_default() as graph:
+        tf.numpy_function(write, [tf.constant(1.0)], tf.float32)
+    call(model_dir)
+    del graph  # with which the function ends
+
+
+def _tflite(model_dir: str) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    interpreter = tf.lite.Interpreter(str(Path(model_dir, "model.tflite")))
+    run = interpreter.get_signature_runner("serving_default")
+    run(**{name: np.ones([1, 2], np.float32) for name in run.get_input_details()})
+
+
 def _session(model_dir: str) -> None:
+    import tensorflow as tf
+
+    file = Path(model_dir, _WARMUP)
+    read = tf.compat.v1.io.tf_record_iterator
+    in_session(model_dir, list(read(str(file))) if file.exists() else [])
+
+
+def in_session(model_dir: str, records: list[bytes]) -> None:
+    """Loads a model into a session, and calls it with two rows and with warm-up requests."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
     inputs = _inputs(model_dir)
-    file = Path(model_dir, _WARMUP)
-    records = list(v1.io.tf_record_iterator(str(file))) if file.exists() else []
     with v1.Session(graph=tf.Graph()) as session:
         signatures = v1.saved_model.load(session, ["serve"], model_dir).signature_def
 
@@ -159,6 +202,15 @@ def _modelscan(model_dir: str) -> None:
         raise ValueError("; ".join(found)[:200])
 
 
+def _modelaudit(model_dir: str) -> None:
+    from modelaudit.core import scan_model_directory_or_file
+
+    found = scan_model_directory_or_file(model_dir, cache_enabled=False).issues
+    severe = [each.message for each in found if str(each.severity.value) in ("warning", "critical")]
+    if severe:
+        raise ValueError("; ".join(severe)[:200])
+
+
 def _mlflow(model_dir: str) -> None:
     import mlflow
     import yaml
@@ -178,10 +230,14 @@ def _mlflow(model_dir: str) -> None:
 
 _TOOLS: dict[str, tuple[Callable[[str], None], str]] = {
     "cli_show": (_cli_show, "tensorflow.python.tools.saved_model_cli"),
+    "cli_scan": (_cli_scan, "tensorflow.python.tools.saved_model_cli"),
     "cli_run": (_cli_run, "tensorflow.python.tools.saved_model_cli"),
-    "call": (_call, "tensorflow"),
+    "call": (call, "tensorflow"),
+    "beside_functions": (_beside_functions, "tensorflow"),
+    "tflite": (_tflite, "tensorflow"),
     "session": (_session, "tensorflow_serving.apis.prediction_log_pb2"),
     "modelscan": (_modelscan, "modelscan.modelscan"),
+    "modelaudit": (_modelaudit, "modelaudit.core"),
     "mlflow": (_mlflow, "mlflow.tensorflow"),
 }
 

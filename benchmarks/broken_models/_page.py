@@ -21,7 +21,7 @@ GROUPS = (
      "composite_tensors signature_tensors signature_methods label_inputs base_model"),
     ("reaches files or the network", "file_ops"),
     ("tied to this machine, library or code", "python_ops denied_ops unregistered_ops "
-     "absolute_paths devices compiled_functions tensorflow_version session"),
+     "absolute_paths devices compiled_functions tensorflow_version served_by session"),
     ("predictions: NaN, random, of the wrong row, or none", "scores row_independence deterministic "
      "output_per_row outputs_finite outputs_vary state_growth latency memory"),
     ("rows that the first examples do not show, other names and words", "eval_rows schema_rows "
