@@ -9,15 +9,14 @@
 | `internals` | the private names of other libraries, each with its purpose |
 | `keras` | Keras 2 or Keras 3 |
 | `lazy` | public names that load on first use |
-| `locks` | locks between threads, and between processes |
 | `machine` | memory, processors, disk, GPUs and processes, within the control group |
 | `output` | standard output and error, kept in a file |
 | `output_copier` | the process that copies them |
 | `progress` | progress of a run, written while it trains |
-| `protos` | protos that people write as text |
 | `records` | TFRecord files |
+| `scratch` | temporary folders, and locks between threads and between processes |
 | `signals` | SIGTERM, recorded instead of obeyed |
-| `texts` | JSON and YAML that people write |
+| `texts` | JSON, YAML and protos that people write |
 | `tfx_names` | names of TFX's inputs, outputs, properties and directories |
 | `values` | Python values as JSON, and digests of them |
 """

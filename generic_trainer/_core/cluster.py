@@ -155,9 +155,8 @@ def this_task() -> Task:
             f'{{"type": ..., "index": ...}}, but got {task!r}.'
         ) from error
     found = Task(name, index, is_server=bool(cluster.get("ps")) and name in _SERVERS)
-    known = [Task(job, number) for job in cluster for number in range(len(cluster[job]))]
     if name != "evaluator":
-        _require(found, known)
+        _require(found, [Task(job, i) for job in cluster for i in range(len(cluster[job]))])
     return found
 
 

@@ -99,8 +99,13 @@ class ScalarReader:
 
 
 def last_scalars(log_dir: str) -> dict[str, float]:
-    """Returns the last value of each scalar in event files; see `scalars_by_step`."""
-    return {name: points[-1][1] for name, points in scalars_by_step(log_dir).items()}
+    """Returns the last value of each scalar in event files, by the time of writing.
+
+    The second `fit` of a `run_fn` may count its steps or epochs from 0 again. A file that is
+    incomplete or damaged counts up to there; names are those of `scalars_by_step`.
+    """
+    scalars = sorted(ScalarReader(log_dir).read(), key=lambda scalar: scalar.time_s)
+    return {scalar.name: scalar.value for scalar in scalars}
 
 
 def scalars_by_step(log_dir: str) -> dict[str, list[tuple[float, float]]]:
@@ -128,9 +133,8 @@ def _number(value: Any, plugin: str) -> float | None:
 
     if value.WhichOneof("value") == "simple_value":
         return float(value.simple_value)
-    if value.WhichOneof("value") != "tensor" or plugin != _SCALARS_PLUGIN:
-        return None
-    if math.prod(dim.size for dim in value.tensor.tensor_shape.dim) != 1:
+    is_scalar = value.WhichOneof("value") == "tensor" and plugin == _SCALARS_PLUGIN
+    if not is_scalar or math.prod(dim.size for dim in value.tensor.tensor_shape.dim) != 1:
         return None
     try:
         return float(tf.make_ndarray(value.tensor).item())

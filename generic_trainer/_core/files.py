@@ -35,7 +35,7 @@ def absolute(path: str) -> str:
 
 
 def publish_tree(source: str, target: str) -> None:
-    """Moves a directory so that readers see either nothing or all of it.
+    """Moves a directory or a file so that readers see either nothing or all of it.
 
     1. On a local file system this is one `rename(2)`; both must be on the same file system.
     2. An object store has no rename of directories: the files go one by one, `saved_model.pb` last.
@@ -50,20 +50,27 @@ def publish_tree(source: str, target: str) -> None:
 
 
 def delete_tree(directory: str) -> None:
-    """Deletes a directory if it exists: in an object store it disappears with its last file."""
-    if gfile().exists(directory):
+    """Deletes a directory or a file if it exists; of a link only the link itself.
+
+    In an object store a directory disappears with its last file.
+    """
+    if is_remote(directory) and gfile().exists(directory):
         gfile().rmtree(directory)
+    elif os.path.islink(directory) or os.path.isfile(directory):
+        os.unlink(directory)
+    elif os.path.exists(directory):
+        shutil.rmtree(directory)  # TensorFlow's deletes the content of directories behind links
 
 
 def copy_tree(source: str, target: str, *, last: str = _SAVED_MODEL_FILE) -> None:
-    """Copies a directory between any two file systems.
+    """Copies a directory or a file between any two file systems.
 
     Args:
-        source: the directory.
+        source: the directory, or a file.
         target: created if missing; files of the same names are replaced.
         last: name of the file that makes the copy complete for readers.
     """
-    gfile().makedirs(target)
+    gfile().makedirs(target if gfile().isdir(source) else os.path.dirname(target))
     _each_file(gfile().copy, source, target, last)
 
 
@@ -200,48 +207,30 @@ def _opened(path: str) -> Any:
 
 
 def move_aside(directory: str, target: str) -> None:
-    """Moves the content of a directory to `target` and leaves the directory empty."""
+    """Moves the content of a directory to `target` and leaves the directory empty.
+
+    A directory that `target` has already gets the files in addition to its own.
+    """
     gfile().makedirs(target)
     if is_remote(directory):
         _each_file(gfile().rename, directory, target)
         return
     for name in gfile().listdir(directory):
-        gfile().rename(os.path.join(directory, name), os.path.join(target, name), overwrite=True)
-
-
-def follow_links(directory: str) -> None:
-    """Replaces links that lead out of a directory by copies of their targets.
-
-    Files of Hugging Face's snapshots, for example, are links to `../../blobs`, which break if the
-    directory is moved, or copied with its links. Broken links and relative links within the
-    directory are kept. Remote directories have no links.
-    """
-    if is_remote(directory):
-        return
-    for folder, folders, files in os.walk(directory):
-        for path in (os.path.join(folder, name) for name in (*folders, *files)):
-            if os.path.islink(path) and _leads_out(path, os.path.realpath(directory)):
-                part = f"{path}.part"
-                copy = shutil.copytree if os.path.isdir(path) else shutil.copyfile
-                copy(os.path.realpath(path), part)
-                os.unlink(path)
-                os.rename(part, path)
-
-
-def _leads_out(link: str, root: str) -> bool:
-    """Whether the target of a link does not move along with a directory."""
-    real = os.path.realpath(link)
-    if not os.path.exists(real) or f"{root}{os.sep}".startswith(f"{real}{os.sep}"):
-        return False  # broken, or a loop
-    return os.path.isabs(os.readlink(link)) or not real.startswith(f"{root}{os.sep}")
+        source, destination = os.path.join(directory, name), os.path.join(target, name)
+        if os.path.isdir(destination) and not os.path.islink(source):
+            move_aside(source, destination)
+            os.rmdir(source)
+        else:
+            gfile().rename(source, destination, overwrite=True)
 
 
 def _each_file(transfer: Any, source: str, target: str, last: str | None = None) -> None:
-    """Copies or moves a tree file by file, which every file system supports."""
-    for name in files_below(source, last=last):
-        destination = os.path.join(target, name)
+    """Copies or moves a tree, or one file, file by file, which every file system supports."""
+    is_file = gfile().exists(source) and not gfile().isdir(source)
+    for name in [""] if is_file else files_below(source, last=last):
+        destination = os.path.join(target, name).rstrip("/")
         gfile().makedirs(os.path.dirname(destination))
-        transfer(os.path.join(source, name), destination, overwrite=True)
+        transfer(os.path.join(source, name).rstrip("/"), destination, overwrite=True)
 
 
 @contextlib.contextmanager

@@ -30,6 +30,8 @@ PYTHON_ATEXIT_CLEAR          atexit:_clear                            children t
 PYTHON_ATEXIT_RUN            atexit:_run_exitfuncs                    children that run the exit functions of user code
 PYTHON_INTERPRETER_FLAGS     subprocess:_args_from_interpreter_flags  children with the same -W and -X options
 
+RAY_DRAINING_NODES           ray._private.state:state.get_draining_nodes  workers that save before their node leaves a Ray cluster
+
 TF_ADD_CONTROL_INPUTS        tensorflow:Operation._add_control_inputs                                summaries that precede a step
 TF_AUTOGRAPH_CONFIG          tensorflow.python.autograph.core.config                                 a first step that does not convert Keras 2
 TF_AUTOGRAPH_CONVERSION      tensorflow.python.autograph.impl.conversion                             a first step that does not convert Keras 2

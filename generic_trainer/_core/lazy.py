@@ -9,15 +9,8 @@ from typing import Any
 from generic_trainer.errors import ConfigurationError
 
 # The packages that the extra `tfx` brings.
-OF_TFX = (
-    "tfx",
-    "tfx_bsl",
-    "tensorflow_transform",
-    "tensorflow_model_analysis",
-    "tensorflow_data_validation",
-    "apache_beam",
-    "ml_metadata",
-)
+OF_TFX: tuple[str, ...] = "tfx", "tfx_bsl", "tensorflow_transform", "tensorflow_model_analysis"
+OF_TFX += "tensorflow_data_validation", "apache_beam", "ml_metadata"
 TFX_EXTRA = "pip install 'generic-trainer[tfx]'"
 
 

@@ -24,11 +24,7 @@ IDLE_SHARE, IDLE_MAIN_SHARE = 0.02, 0.002
 _NVIDIA_SMI_S = 60.0
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
-_OOM_COUNTERS = (
-    _CGROUP / "memory.events",
-    _CGROUP / "memory" / "memory.oom_control",
-    _PROC / "vmstat",
-)
+_OOM_COUNTERS = (_CGROUP / "memory.events", _CGROUP / "memory/memory.oom_control", _PROC / "vmstat")
 
 
 def free_memory_bytes() -> int:

@@ -20,9 +20,8 @@ from typing import Any, TextIO
 
 from generic_trainer._core import output_copier
 from generic_trainer._core.files import gfile, is_remote
-from generic_trainer._core.locks import held
 from generic_trainer._core.output_copier import Stream
-from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer._core.scratch import ScratchFolder, held
 
 # These loggers attach handlers of their own that write everything to stderr.
 _LOGGERS_WITH_HANDLERS = ("", "absl", "tensorflow")

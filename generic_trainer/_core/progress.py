@@ -34,11 +34,22 @@ _REMOTE_EVERY_S = 10.0
 _LEAST_S = 0.5
 _LATEST = 10  # speeds from which the time left is estimated
 
+# What the time of a training goes into. The names are those of Google's ml-goodput-measurement, as
+# far as that has one.
+_PRODUCTIVE, _STARTUP, _EVALUATION = "productive_training", "program_startup", "evaluation"
+_SAVING, _WASTED = "unproductive_checkpoint_save_time", "wasted_progress_from_disruption"
+_RECOVERY, _OTHER = "infrastructure_recovery_from_disruption", "other"
+_SPENT = (_PRODUCTIVE, _STARTUP, _EVALUATION, _SAVING, _WASTED, _RECOVERY, _OTHER)
+
 Points = list[tuple[float, float]]
 
 
 class ProgressLog:
-    """One process's file of lines; any thread may write."""
+    """One process's file of lines; any thread may write.
+
+    Attributes:
+        thread: the thread of the run, as runs may take turns in several threads of a process.
+    """
 
     def __init__(self, run_dir: str, name: str) -> None:
         """Writes nothing yet: the first line creates the file.
@@ -47,6 +58,7 @@ class ProgressLog:
             run_dir: the ModelRun artifact; empty to write nothing.
             name: the name of the file, between its prefix and suffix.
         """
+        self.thread = threading.get_ident()
         self._path = os.path.join(run_dir, f"{_PREFIX}{name}{_SUFFIX}") if run_dir else ""
         self._lock = threading.Lock()
         self._lines: list[bytes] = []  # of a remote file
@@ -78,14 +90,16 @@ class ProgressLog:
             self._written_s = time.monotonic()
 
 
-_logs: list[ProgressLog] = []  # of this process: the last one is written to
+_logs: list[ProgressLog] = []  # of this process; see `note`
 
 
 @contextlib.contextmanager
 def recording(run_dir: str, name: str) -> Iterator[ProgressLog]:
     """Makes `note` of this process write into a file of a run; see `ProgressLog`."""
     log = ProgressLog(run_dir, name)
-    _logs.append(log)
+    # Runs of several threads take turns: the one that trains has more logs than those that wait.
+    is_nested = any(other.thread == log.thread for other in _logs)
+    _logs.insert(len(_logs) if is_nested else 0, log)
     try:
         yield log
     finally:
@@ -94,8 +108,12 @@ def recording(run_dir: str, name: str) -> Iterator[ProgressLog]:
 
 
 def note(**fields: Any) -> None:
-    """Writes a line about the current run of this process, if there is one; never raises."""
-    for log in _logs[-1:]:
+    """Writes a line about the current run of this thread, if there is one; never raises.
+
+    For other threads, such as one that saves checkpoints, it is the run that trains.
+    """
+    own = [log for log in _logs if log.thread == threading.get_ident()]
+    for log in (own or _logs)[-1:]:
         log.write(**fields)
 
 
@@ -117,6 +135,9 @@ class Progress:
         checkpoints: the saved steps.
         data: messages of the reader about the data.
         started_s, changed_s: the times of the first and the last line, seconds since the epoch.
+        spent_s: what the time from the first line to the checks went into → seconds.
+        event_s: the time up to which `spent_s` has been added up.
+        before_step: what the time before the next step goes into.
     """
 
     phase: str = ""
@@ -138,6 +159,17 @@ class Progress:
     data: list[str] = dataclasses.field(default_factory=list)
     started_s: float = 0.0
     changed_s: float = 0.0
+    spent_s: dict[str, float] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(_SPENT, 0.0)
+    )
+    event_s: float = 0.0
+    before_step: str = _STARTUP
+
+    @property
+    def goodput(self) -> dict[str, float]:
+        """The shares of `spent_s` in their sum; empty if no steps are known."""
+        whole_s, is_known = sum(self.spent_s.values()), self.spent_s[_PRODUCTIVE] > 0
+        return {name: round(s / whole_s, 4) for name, s in self.spent_s.items() if is_known}
 
     @property
     def left_s(self) -> float | None:
@@ -200,9 +232,37 @@ class ProgressReader:
                     yield line
 
 
+def _spend(progress: Progress, line: dict[str, Any], at: float) -> None:
+    """Adds the time since the last event to what it went into, if this line has another event."""
+    spent_s, phase, done = progress.spent_s, line.get("phase"), progress.step
+
+    def move(seconds: float, goal: str) -> None:
+        spent_s[_PRODUCTIVE] -= seconds
+        spent_s[goal] += seconds
+
+    if is_number(line.get("checkpoint_s")):
+        move(line["checkpoint_s"], _SAVING)
+    if "restart" in line:
+        if progress.before_step == _PRODUCTIVE:  # else no step was lost
+            lost = max(0, done - max(progress.checkpoints, default=0))
+            move(spent_s[_PRODUCTIVE] * lost / max(1, done), _WASTED)
+        goal = progress.before_step = _RECOVERY
+    elif progress.phase == "validating" and phase == "training":
+        goal = _EVALUATION
+    elif line.get("step", done) != done or phase == "validating":
+        goal, progress.before_step = progress.before_step, _PRODUCTIVE
+    elif phase == "checks":
+        goal = _OTHER  # the export, for example
+    else:
+        return
+    spent_s[goal] += max(0.0, at - (progress.event_s or progress.started_s))
+    progress.event_s = at
+
+
 def _add(progress: Progress, line: dict[str, Any]) -> None:
     at = float(line["at"])
     progress.started_s = progress.started_s or at
+    _spend(progress, line, at)
     progress.changed_s = max(progress.changed_s, at)
     since_s = at - progress.started_s
     for name in ("phase", "error"):

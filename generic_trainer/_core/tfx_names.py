@@ -33,6 +33,7 @@ CONTRACT = "contract"
 EVAL_CONFIG = "eval_config"
 DISTRIBUTION = "distribution"
 TRACKING = "tracking"
+SIGN_WITH = "sign_with"
 
 # Directories of a Model artifact (`tfx.utils.path_constants`).
 SERVING_MODEL_DIR = "Format-Serving"

@@ -17,13 +17,8 @@ def test_objects_tell_which_keras_they_are_of(package: str, is_3: bool) -> None:
     class Subclassed(keras.Model):
         pass
 
-    objects = [
-        keras.Sequential(),
-        Subclassed(),
-        keras.layers.Dense(1),
-        keras.optimizers.Adam(),
-        keras.callbacks.EarlyStopping(),
-    ]
+    objects = [keras.Sequential(), Subclassed(), keras.layers.Dense(1), keras.optimizers.Adam()]
+    objects.append(keras.callbacks.EarlyStopping())
     assert [is_keras_3(each) for each in objects] == [is_3] * len(objects)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from generic_trainer._core import locks
-from generic_trainer._core.locks import held, lock_directory, locks_held
+from generic_trainer._core import scratch
+from generic_trainer._core.scratch import held, lock_directory, locks_held
 from generic_trainer.errors import ConfigurationError
 from tests.processes import locked_elsewhere
 
@@ -31,7 +31,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(locks, "time", clock)
+    monkeypatch.setattr(scratch, "time", clock)
     return clock
 
 

@@ -62,11 +62,8 @@ def test_reads_new_and_complete_records(tmp_path: Path) -> None:
         follows.write_bytes(content[:end])
         read.append([(each.name, each.step, round(each.value, 3)) for each in reader.read()])
 
-    assert [one for part in read for one in part] == [
-        ("train/loss", 1, 1.0),
-        ("train/loss", 2, 0.5),
-        ("train/loss", 3, 0.333),
-    ]
+    expected = [("train/loss", 1, 1.0), ("train/loss", 2, 0.5), ("train/loss", 3, 0.333)]
+    assert [one for part in read for one in part] == expected
     assert [len(part) for part in read] == [0, 1, 1, 1]
     assert reader.read() == []
 

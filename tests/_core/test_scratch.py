@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from generic_trainer._core import locks
+from generic_trainer._core import scratch
 from generic_trainer._core.forkserver import ForkServer
 from generic_trainer._core.scratch import (
     ScratchFolder,
@@ -232,9 +232,9 @@ def test_lock_of_another_machine_is_believed() -> None:
 
 def test_file_system_without_locks_is_not_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
-        raise OSError(locks.NO_LOCKS[0], "No locks available")
+        raise OSError(scratch.NO_LOCKS[0], "No locks available")
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    monkeypatch.setattr(scratch.fcntl, "flock", refuse)
     first = ScratchFolder("run-")
     second = ScratchFolder("run-")
     assert os.path.isdir(first.path)
