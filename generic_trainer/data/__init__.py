@@ -24,8 +24,8 @@ How data flows through the modules, all of it called from `_factory`:
 |---|---|---|
 | 1 | `_parser` | turns a schema into a parser of records; `_core.records` finds the files |
 | 2 | `_plan`, `_budget` | choose the path by the first records and the room on this machine |
-| 3 | `_loading` | parses all records into columns; `_counting` checks that no file is cut off |
-| | `_cache` | keeps the columns in the `_cache_folder`, from which later processes map them |
+| 3 | `_loading` | parses all records into columns, and checks that no file is cut off |
+| | `_cache` | keeps the columns in a folder, from which later processes map them |
 | 4 | `_order` | maps a position in the stream of epochs to a row |
 | 5 | `_datasets` | gathers rows into batches; or streams records |
 
@@ -39,10 +39,10 @@ from typing import TYPE_CHECKING
 from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from generic_trainer._core.protos import load_schema
-    from generic_trainer.data._counting import SplitCounts, count_examples
+    from generic_trainer._core.texts import load_schema
     from generic_trainer.data._diagnosis import explain_read_errors
     from generic_trainer.data._factory import TensorFlowDatasetOptions, make_dataset_factory
+    from generic_trainer.data._loading import SplitCounts, count_examples
 
 __all__ = [
     "SplitCounts",
@@ -53,15 +53,15 @@ __all__ = [
     "make_dataset_factory",
 ]
 
-# The names of the budget are for the command line, those of representations for the rest.
+# The names of the budget are for the command line, those of the parser for the rest.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_budget": "MEMORY_VARIABLE default_budget_bytes",
-        "_counting": "SplitCounts count_examples",
+        "_loading": "SplitCounts count_examples",
         "_diagnosis": "explain_read_errors",
         "_factory": "TensorFlowDatasetOptions make_dataset_factory",
-        "_representations": "is_read parse_spec",
-        "generic_trainer._core.protos": "load_schema",
+        "_parser": "is_read parse_spec",
+        "generic_trainer._core.texts": "load_schema",
     },
 )

@@ -2,7 +2,7 @@
 
 From columns: rows in some order, gathered for many batches at once, and cut apart. Streamed: TFX's
 own graph, read and parsed in parallel. As with TFX, a gzip file that is truncated exactly between
-two records then reads as a shorter one, while loading into columns counts the bytes (`_counting`).
+two records then reads as a shorter one, while loading into columns counts the bytes (`_loading`).
 """
 
 import weakref
@@ -25,6 +25,9 @@ _ENDLESS = 1 << 62
 # Records that one file contributes in its turn, where the order is shuffled anyway: handing over
 # single records costs more than parsing them.
 _STREAM_BLOCK_ROWS = 64
+
+# Seeds that the iterations of a dataset in a TF 1 graph draw from: drawing takes a millisecond.
+_SEEDS_OF_GRAPH = 1 << 12
 
 # Dataset → the dataset behind it. A variant tensor connects the two, which does not keep the
 # functions of the latter alive.
@@ -97,12 +100,7 @@ def _with_steps_of_tfx(num_rows: int, options: Any) -> tf.data.Dataset:
 
 
 def stream_dataset(
-    files: Sequence[RecordFile],
-    parser: Parser,
-    options: Any,
-    seed: int | None,
-    *,
-    in_cluster: bool,
+    files: Sequence[RecordFile], parser: Parser, options: Any, seed: int | None, *, in_cluster: bool
 ) -> tf.data.Dataset:
     """Returns the dataset that `options` ask for, shuffled within a buffer as TFX does.
 
@@ -182,10 +180,12 @@ def _seeds(options: Any, seed: int | None) -> tf.data.Dataset:
     if not options.shuffle:
         return tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
     # A dataset that is iterated again is shuffled anew. The state that this needs cannot be
-    # captured by the one-shot iterators of TF 1 graphs, which iterate once.
+    # captured by the one-shot iterators of TF 1 graphs: there, a shuffle draws one of many seeds.
     again = True if tf.executing_eagerly() else None
-    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=again).take(1)
-    return seeds.flat_map(traced(lambda each: tf.data.Dataset.from_tensors(each).repeat()))
+    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=again)
+    if not again:
+        seeds = seeds.take(_SEEDS_OF_GRAPH).shuffle(_SEEDS_OF_GRAPH, seed)
+    return seeds.take(1).flat_map(traced(lambda each: tf.data.Dataset.from_tensors(each).repeat()))
 
 
 def _blocks_of_file(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import operator
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -13,8 +14,7 @@ from generic_trainer._core.progress import note
 from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files
 from generic_trainer._core.texts import reason_of
 from generic_trainer.data._budget import PATH_VARIABLE, ReaderBudget, ReadPath, checked_path
-from generic_trainer.data._cache import columns_key, keep_columns, open_columns
-from generic_trainer.data._cache_folder import CacheFolder
+from generic_trainer.data._cache import CacheFolder, columns_key, keep_columns, open_columns
 from generic_trainer.data._datasets import column_dataset, stream_dataset
 from generic_trainer.data._diagnosis import diagnose, watch
 from generic_trainer.data._graph import eagerly
@@ -135,7 +135,7 @@ def make_dataset_factory(
 
     def factory(file_pattern: Sequence[str], options: Any, schema: Any) -> tf.data.Dataset:
         _logger.info("Reading %s through TFX's own reader, at its speed", payload_format)
-        return fallback(file_pattern, options, schema)
+        return fallback(file_pattern, _seeded(options, seed), schema)
 
     return factory
 
@@ -144,10 +144,7 @@ class _Reader:
     """A `tf_dataset_factory`: its datasets share their columns and a budget."""
 
     def __init__(
-        self,
-        make_budget: Callable[[], ReaderBudget],
-        seed: int | None,
-        path: ReadPath | None,
+        self, make_budget: Callable[[], ReaderBudget], seed: int | None, path: ReadPath | None
     ) -> None:
         # Both are asked for when the first dataset is made, not before.
         self._make_budget = make_budget
@@ -161,15 +158,16 @@ class _Reader:
         self, file_pattern: str | Sequence[str], options: Any, schema: Any
     ) -> tf.data.Dataset:
         parser = Parser.from_schema(schema, options.label_key)
-        parser.check_room(options.batch_size)
+        size = operator.index(options.batch_size)  # of NumPy or TensorFlow, too
+        parser.check_room(size)
         files = match_files(file_pattern)
-        seed = self._seed if options.shuffle_seed is None else int(options.shuffle_seed)
-        in_cluster = is_one_of_several()
-        if in_cluster:  # `tf.data` shards by the order of rows, so all workers must have the same
-            seed = _CLUSTER_SEED if seed is None else seed
-            options = options._replace(sloppy_ordering=False)
+        # TFX ignores the number of threads, so None and 0 are no errors.
+        threads = options.parser_num_threads or tf.data.AUTOTUNE
+        options = options._replace(batch_size=size, parser_num_threads=threads)
+        in_cluster, options = is_one_of_several(), _seeded(options, self._seed)
+        seed = None if options.shuffle_seed is None else int(options.shuffle_seed)
         columns: Columns | None = None
-        reason = _CHOSEN if self._path == "stream" else reason_to_stream()
+        reason = _CHOSEN if self._path == "stream" else reason_to_stream(parser)
         if reason is None:
             try:
                 columns = self._columns_of(files, parser, options)
@@ -177,7 +175,6 @@ class _Reader:
                 if in_cluster and isinstance(error, NoRoom):
                     raise ConfigurationError(_NO_ROOM_IN_CLUSTER.format(error)) from error
                 reason = str(error)
-        size = options.batch_size
         if columns is not None and columns.num_rows:
             place = "memory" if columns.store.in_memory else "disk"
             what = f"{columns.num_rows:,} examples of {_place_of(files)}, from {place}"
@@ -201,26 +198,24 @@ class _Reader:
         explained = functools.partial(_explained, files, parser)
         key = explained(lambda: columns_key(files, parser)) if folder else ""
         if folder and (found := folder.find(key)):
-            plan = self._plan(Estimate(0, 0, found.expected_bytes), options)
-            fits = found.num_bytes <= plan.budget.memory_bytes
-            if plan.path == "memory" and not (fits or plan.may_spill):
-                raise NoRoom(plan.reason)
-            in_memory = plan.path == "memory" and fits
+            # Mapping is faster than streaming, and keeps the order of the run that has parsed.
+            plan = self._plan(Estimate(0, 0, found.expected_bytes), one_pass=False)
+            in_memory = plan.path == "memory" and found.num_bytes <= plan.budget.memory_bytes
             if columns := open_columns(folder, key, found, files, parser, in_memory=in_memory):
                 _announce(files, columns, f"{plan.reason}; parsed by an earlier run")
                 return columns
-        plan = self._plan(explained(lambda: estimate(files, parser)), options)
+        one_pass = options.num_epochs == 1
+        plan = self._plan(explained(lambda: estimate(files, parser)), one_pass=one_pass)
         columns = explained(lambda: load_columns(files, parser, options, plan))
         _announce(files, columns, plan.reason)
         if folder and columns.num_rows:
             keep_columns(folder, key, files, parser, columns)
         return columns
 
-    def _plan(self, expected: Estimate, options: Any) -> ReadPlan:
+    def _plan(self, expected: Estimate, *, one_pass: bool) -> ReadPlan:
         # Less the columns of this reader so far.
         taken = sum(each.store.memory_bytes for each in self._columns.values())
         budget, in_cluster = self._make_budget().without(taken), is_one_of_several()
-        one_pass = options.num_epochs == 1
         if self._path is not None:
             path, reason = self._path, _CHOSEN
         else:
@@ -228,6 +223,14 @@ class _Reader:
                 expected.column_bytes, budget, one_pass=one_pass, in_cluster=in_cluster
             )
         return ReadPlan(path, reason, expected, budget, may_spill=in_cluster or not one_pass)
+
+
+def _seeded(options: Any, seed: int | None) -> Any:
+    """Returns options with the seed of the factory, unless they have one."""
+    if is_one_of_several():  # `tf.data` shards by the order of rows: all workers have the same
+        options = options._replace(sloppy_ordering=False)
+        seed = _CLUSTER_SEED if seed is None else seed
+    return options._replace(shuffle_seed=seed) if options.shuffle_seed is None else options
 
 
 def _explained(files: Sequence[RecordFile], parser: Parser, read: Callable[[], T]) -> T:
@@ -242,12 +245,11 @@ def _explained(files: Sequence[RecordFile], parser: Parser, read: Callable[[], T
 
 
 def _announce(files: Sequence[RecordFile], columns: Columns, reason: str) -> None:
-    in_memory = columns.store.in_memory
     _logger.info(
         "Reading %s examples (%s) from %s: %.1f MB of columns; %s",
         f"{columns.num_rows:,}",
         _files_text(files),
-        "memory" if in_memory else "disk",
+        "memory" if columns.store.in_memory else "disk",
         columns.store.num_bytes / 1e6,
         reason,
     )

@@ -1,7 +1,7 @@
 """Tracing of TensorFlow functions, and running them while a graph is being built."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import tensorflow as tf
@@ -16,12 +16,25 @@ traced = tf.autograph.experimental.do_not_convert
 def eagerly(function: Callable[[], T]) -> T:
     """Calls a function eagerly, even while a graph is being built.
 
-    The graph that is being built belongs to a thread; a new thread has none.
+    The graph that is being built belongs to a thread; a new thread has none. After
+    `tf.compat.v1.disable_eager_execution`, a function is eager as an op of a session.
     """
     if tf.executing_eagerly():
         return function()
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
+        if pool.submit(tf.executing_eagerly).result():
+            return pool.submit(function).result()
+    outcome: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:  # which the op would turn into another
+            outcome.set_exception(error)
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        session.run(tf.py_function(call, [], []))
+    return outcome.result()
 
 
 def as_it_stands(dataset: tf.data.Dataset) -> tf.data.Dataset:

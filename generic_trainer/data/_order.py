@@ -114,7 +114,8 @@ class Shuffle:
         if self._num_blocks == 1:
             return places
         # Positions ascend, so the first and the last one give the range of epochs.
-        orders = _permutations(self._num_blocks, epochs[0], epochs[-1], seed)
+        draws = _draws(epochs[0], epochs[-1], self._num_blocks, seed)
+        orders = tf.cast(tf.argsort(draws, axis=1), tf.int64)  # [epochs, blocks]
         return self._place(places, epochs - epochs[0], orders)
 
     def _mix_windows(self, places: tf.Tensor, seed: tf.Tensor, epochs: tf.Tensor) -> tf.Tensor:
@@ -167,14 +168,6 @@ def _shuffled(
     return tf.raw_ops.RandomIndexShuffle(
         index=places, seed=tf.gather(keys, tweak - tweak[0]), max_index=largest, rounds=_ROUNDS
     )
-
-
-def _permutations(
-    size: int, first_epoch: tf.Tensor, last_epoch: tf.Tensor, seed: tf.Tensor
-) -> tf.Tensor:
-    """Returns a permutation of range(size) for each epoch, int64 [epochs, size]."""
-    draws = _draws(first_epoch, last_epoch, size, seed)
-    return tf.cast(tf.argsort(draws, axis=1), tf.int64)
 
 
 def _draws(first: tf.Tensor, last: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:

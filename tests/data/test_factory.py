@@ -6,14 +6,18 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pyarrow
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from generic_trainer import data
 from generic_trainer.data import make_dataset_factory
 from tests.data.reading import dataset_of, ids, numbered, options, schema_of, write, write_files
+from tests.examples import example
 
 PATHS = ("memory", "disk", "stream")
 
@@ -83,6 +87,27 @@ def test_a_seed_repeats_the_order_in_another_run(path: str, where: str, taxis: s
 
     assert run(7) == run(7)
     assert run(7) != run(8)
+
+
+def test_a_seed_reaches_the_reader_of_tfx() -> None:
+    fallback = Mock()
+    make_dataset_factory(fallback, payload_format="FORMAT_PROTO", seed=7)([], options(), None)
+    assert fallback.call_args.args[1] == options(shuffle_seed=7)
+
+
+def test_a_graph_is_shuffled_anew_in_each_repetition(
+    taxis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As `tf.compat.v1.disable_eager_execution` leaves it.
+    monkeypatch.setattr(context, "default_execution_mode", context.GRAPH_MODE)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        asked: Any = {"reader_num_threads": None, "parser_num_threads": None}
+        dataset = dataset_of(taxis, "memory", batch_size=300, **asked)
+        dataset = dataset.map(lambda features: features["id"]).repeat(2)
+        batch = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
+        first, second = session.run(batch).tolist(), session.run(batch).tolist()
+    assert sorted(first) == sorted(second) == list(range(300))
+    assert first != second
 
 
 @pytest.mark.parametrize(
@@ -160,25 +185,25 @@ def test_the_log_names_the_path_and_the_reason(
     assert [text for text in expected if text not in caplog.text] == []
 
 
-def test_several_patterns_and_compressions(tmp_path: Path) -> None:
+def test_several_patterns_compressions_and_file_systems(tmp_path: Path) -> None:
     patterns = [
         write_files(tmp_path / "span-1", [numbered(0, 20)], ".gz"),
         write_files(tmp_path / "span-2", [numbered(20, 30), numbered(30, 45)], ""),
     ]
     write(str(tmp_path / "named.tfrecord.gz"), numbered(45, 50))
     (tmp_path / "named.tfrecord.gz").rename(tmp_path / "unnamed")  # gzip, and no name to say so
-    patterns.append(str(tmp_path / "unnamed"))
-    for path in PATHS:
-        assert sorted(ids(dataset_of(patterns, path))) == list(range(50))
-
-
-@pytest.mark.parametrize("path", ["memory", "stream"])
-def test_snappy(path: str, tmp_path: Path) -> None:
-    pattern = write_files(tmp_path, [numbered(0, 30), numbered(30, 40), []], "")
-    for file in tmp_path.iterdir():
+    # A record as long as the first two bytes of gzip read as a number.
+    long = example(id=50, price=[0.0, 0.0], city="x" * (0x8B1F - 62))
+    assert len(long) == 0x8B1F
+    patterns += [str(tmp_path / "unnamed"), write(tmp_path / "raw", [long])]
+    patterns.append(write_files(tmp_path / "snappy", [numbered(51, 60), []], ""))
+    for file in (tmp_path / "snappy").iterdir():
         file.write_bytes(snappy(file.read_bytes()))
-    assert sorted(ids(dataset_of(pattern, path))) == list(range(40))
-    assert data.count_examples(pattern) == 40
+    tf.io.gfile.makedirs("ram://reader/split")
+    patterns.append(write("ram://reader/split/data.gz", numbered(60, 70)))
+    for path in PATHS:
+        assert sorted(ids(dataset_of(patterns, path))) == list(range(70))
+    assert data.count_examples(patterns) == 70
 
 
 def snappy(content: bytes) -> bytes:
@@ -186,9 +211,3 @@ def snappy(content: bytes) -> bytes:
     pieces = (content[start : start + 1000] for start in range(0, len(content), 1000))
     blocks = (pyarrow.compress(piece, codec="snappy", asbytes=True) for piece in pieces)
     return b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
-
-
-def test_a_remote_file_system() -> None:
-    tf.io.gfile.makedirs("ram://reader/split")
-    write("ram://reader/split/data.gz", numbered(0, 40))
-    assert sorted(ids(dataset_of("ram://reader/split/*"))) == list(range(40))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from generic_trainer.data import _counting, _loading, count_examples, make_dataset_factory
+from generic_trainer.data import _loading, count_examples, make_dataset_factory
 from generic_trainer.data._parser import Parser
 from tests.data.reading import dataset_of, ids, numbered, options, schema_of, write, write_files
 from tests.examples import example
@@ -23,27 +23,20 @@ def growing(directory: Path) -> str:
     return write_files(directory, [[*numbered(0, 1100), *long]])
 
 
-def test_columns_that_outgrow_the_budget_move_to_disk(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("num_epochs", "logged"),
+    [(None, "outgrow the memory budget: moved to"), (1, "Streaming 1 file(s)")],
+)
+def test_columns_that_outgrow_the_budget(
+    num_epochs: int | None, logged: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "generic_trainer")
-    factory = make_dataset_factory(
-        path="memory", memory_budget_bytes=500_000, cache_dir=str(tmp_path / "cache")
-    )
-    dataset = factory(growing(tmp_path), options(num_epochs=None, batch_size=30), schema_of())
-    assert "outgrow the memory budget: moved to" in caplog.text
-    assert "Reading 3,000 examples (1 file(s)" in caplog.text
+    cache_dir = str(tmp_path / "cache")
+    factory = make_dataset_factory(path="memory", memory_budget_bytes=500_000, cache_dir=cache_dir)
+    dataset = factory(growing(tmp_path), options(num_epochs=num_epochs, batch_size=30), schema_of())
+    assert logged in caplog.text
+    assert ("Reading 3,000 examples (1 file(s)" in caplog.text) == (num_epochs is None)
     assert sorted(ids(dataset.take(100))) == list(range(3000))
-
-
-def test_one_pass_over_columns_that_outgrow_the_budget_streams(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "generic_trainer")
-    factory = make_dataset_factory(path="memory", memory_budget_bytes=500_000)
-    dataset = factory(growing(tmp_path), options(), schema_of())
-    assert "Streaming 1 file(s)" in caplog.text
-    assert sorted(ids(dataset)) == list(range(3000))
 
 
 @pytest.mark.parametrize("path", ["memory", "stream"])
@@ -106,22 +99,16 @@ def test_columns_are_not_copied_to_be_iterated(tmp_path: Path) -> None:
     assert own_bytes() - before < width * rows * 4 / 2
 
 
-def test_examples_are_counted_while_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pattern = write_files(tmp_path, [numbered(0, 40), numbered(40, 45)])
-    dataset_of(pattern, num_epochs=None)
-    monkeypatch.delattr(_counting, "_count")
-    assert count_examples(pattern) == 45
-
-
-def test_a_long_first_pass_logs_how_far_it_is(
+def test_a_first_pass_logs_how_far_it_is_and_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "generic_trainer")
     monkeypatch.setattr(_loading, "_PROGRESS_INTERVAL_S", 0.0)
-    dataset_of(write_files(tmp_path, [numbered(0, 40)]), num_epochs=None)
-    assert "Reading examples: 40 of about " in caplog.text
+    monkeypatch.delattr(_loading, "_count")
+    pattern = write_files(tmp_path, [numbered(0, 40), numbered(40, 45)])
+    dataset_of(pattern, num_epochs=None)
+    assert "Reading examples: 45 of about " in caplog.text
+    assert count_examples(pattern) == 45
 
 
 def test_fewer_batches_are_parsed_at_once_where_memory_is_short(

@@ -1,6 +1,7 @@
 """Orders of rows: permutations of each epoch, and how well they mix."""
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -62,26 +63,30 @@ def test_a_block_shuffle_takes_its_windows_from_everywhere() -> None:
         assert (np.abs(np.diff(window)) < 100).mean() < 0.1  # and they are mixed
 
 
+def by_tf_data(sizes: Sequence[int], cycle_length: int | None, threads: int) -> list[int]:
+    """Returns the order in which `tf.data` reads concatenated arrays of these sizes."""
+    ends = np.cumsum(sizes)
+    ranges = tf.data.Dataset.from_tensor_slices((ends - sizes, ends))
+    expected = ranges.interleave(
+        tf.data.Dataset.range, cycle_length, num_parallel_calls=threads, deterministic=True
+    )
+    return list(expected.as_numpy_iterator())
+
+
 @pytest.mark.parametrize("parallel", [1, tf.data.AUTOTUNE])
 @pytest.mark.parametrize("cycle_length", [1, 2, 3, 5, 20])
 def test_interleaved_is_the_order_of_tf_data(cycle_length: int, parallel: int) -> None:
     rng = np.random.default_rng(cycle_length)
     for number in (1, 2, 3, 7, 12):
         sizes = rng.integers(0, 6, number) * rng.integers(0, 9, number)
-        starts = np.cumsum(sizes) - sizes
-        expected = tf.data.Dataset.from_tensor_slices((starts, starts + sizes)).interleave(
-            tf.data.Dataset.range, cycle_length, num_parallel_calls=parallel, deterministic=True
+        assert interleaved(sizes, cycle_length).tolist() == by_tf_data(
+            sizes, cycle_length, parallel
         )
-        assert interleaved(sizes, cycle_length).tolist() == list(expected.as_numpy_iterator())
 
 
 @pytest.mark.parametrize("threads", [1, 2, tf.data.AUTOTUNE])
 def test_files_are_read_as_many_at_a_time_as_tf_data_reads(threads: int) -> None:
     sizes = [3, 0, 5, 1, 4, 2, 2, 6]
-    firsts = np.cumsum(sizes) - sizes
-    expected = tf.data.Dataset.from_tensor_slices((firsts, firsts + sizes)).interleave(
-        tf.data.Dataset.range, num_parallel_calls=threads, deterministic=True
-    )
     order = unshuffled_rows(list(enumerate(sizes)), len(sizes), threads)
     assert order is not None
-    assert order.tolist() == list(expected.as_numpy_iterator())
+    assert order.tolist() == by_tf_data(sizes, None, threads)

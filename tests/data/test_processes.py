@@ -11,7 +11,7 @@ from tests.helpers import run_fn
 from tests.house import ROOT
 from tests.launchers.jobs import runner, told
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.campaign("data", "launchers")  # `test_sharding` cuts as TensorFlow does
 EVERYTHING = list(range(300))
 Ids = dict[str, list[int]]
 

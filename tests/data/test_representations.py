@@ -6,7 +6,6 @@ import pytest
 from tfx_bsl.tfxio import tf_example_record
 
 from generic_trainer.data._parser import Parser
-from generic_trainer.data._representations import representations
 from generic_trainer.errors import ConfigurationError
 from tests.data.reading import schema_of
 
@@ -106,9 +105,3 @@ def test_a_schema_that_tfx_refuses_is_refused(text: str) -> None:
     assert refused.value
     with pytest.raises(ConfigurationError, match=r"Examples cannot be read by the schema: .*\w"):
         Parser.from_schema(schema, None)
-
-
-def test_the_columns_of_a_tensor_are_those_that_it_is_made_of() -> None:
-    tensors = representations(schema_of(FEATURES + GOOD["row lengths"]))
-    assert tensors["a"].columns == ("v", "i", "j")
-    assert tensors["dense"].columns == ("dense",)

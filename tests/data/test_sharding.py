@@ -14,22 +14,17 @@ PATHS = ("memory", "disk", "stream")
 POLICY = tf.data.experimental.AutoShardPolicy
 
 
-def with_policy(dataset: tf.data.Dataset, policy: POLICY) -> tf.data.Dataset:
-    chosen = tf.data.Options()
-    chosen.experimental_distribute.auto_shard_policy = policy
-    return dataset.with_options(chosen)
-
-
 @pytest.mark.parametrize(("path", "policy"), [("memory", POLICY.AUTO), ("disk", POLICY.DATA)])
 def test_automatic_sharding(
     path: str, policy: POLICY, taxis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", tf_config(worker=3))
-    read = []
+    read, chosen = [], tf.data.Options()
+    chosen.experimental_distribute.auto_shard_policy = policy
     for worker in range(3):  # each with a reader of its own, as in its own process
         dataset = dataset_of(taxis, path, batch_size=10)
         # What `experimental_distribute_dataset` does in each worker of MultiWorkerMirrored.
-        shard = distribute._AutoShardDataset(with_policy(dataset, policy), 3, worker, 3)
+        shard = distribute._AutoShardDataset(dataset.with_options(chosen), 3, worker, 3)
         read.append(ids(shard))
     assert [len(each) for each in read] == [100, 100, 100]
     assert sorted(itertools.chain(*read)) == list(range(300))
@@ -46,13 +41,6 @@ def test_a_mirrored_strategy(taxis: str) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     dataset = dataset_of(taxis, batch_size=10)
     assert sorted(ids(strategy.experimental_distribute_dataset(dataset))) == list(range(300))
-
-    def per_replica(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        made = dataset_of(taxis, batch_size=10)
-        return made.shard(context.num_input_pipelines, context.input_pipeline_id)
-
-    distributed = strategy.distribute_datasets_from_function(per_replica)
-    assert sorted(ids(distributed)) == list(range(300))
 
 
 def test_parameter_servers_get_a_dataset_that_can_be_sent(

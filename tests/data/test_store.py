@@ -29,15 +29,6 @@ def test_a_file_is_not_taken_for_an_earlier_one_of_the_same_number(
         assert set(later.numpy()) == {-1}
 
 
-def test_a_tensor_outlives_its_store() -> None:
-    store = stored(7, None)
-    [tensor] = store.tensors()
-    store.close()
-    del store
-    gc.collect()
-    assert set(tensor.numpy()) == {7}
-
-
 @pytest.mark.parametrize("separator", SEPARATORS)
 def test_strings_that_hold_the_separator_are_told_and_others_come_back(separator: bytes) -> None:
     column = Varying(tf.string, separator)
