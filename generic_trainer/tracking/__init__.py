@@ -10,15 +10,13 @@ get their metrics. Each tracker runs in a thread of the executor; an error of it
 warning and never fails the run.
 """
 
-from generic_trainer.tracking._follow import track
-from generic_trainer.tracking._tracker import Metric, Tracker
-from generic_trainer.tracking._tracking import Tracking, parse_trackings, trackings_to_json
+from generic_trainer.tracking._tracking import (
+    Metric,
+    Tracker,
+    Tracking,
+    parse_trackings,
+    track,
+    trackings_to_json,
+)
 
-__all__ = [
-    "Metric",
-    "Tracker",
-    "Tracking",
-    "parse_trackings",
-    "track",
-    "trackings_to_json",
-]
+__all__ = ["Metric", "Tracker", "Tracking", "parse_trackings", "track", "trackings_to_json"]

@@ -9,7 +9,7 @@ import mlflow
 from mlflow.entities import Metric as MlflowMetric
 from mlflow.entities import Param
 
-from generic_trainer.tracking._tracker import Metric
+from generic_trainer.tracking._tracking import Metric
 
 # Limits of one request, and of a value.
 _MAX_METRICS, _MAX_PARAMS, _MAX_CHARACTERS = 1000, 100, 6000

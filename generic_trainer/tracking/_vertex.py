@@ -7,7 +7,7 @@ from typing import Any
 from google.cloud import aiplatform
 from google.cloud.aiplatform import gapic
 
-from generic_trainer.tracking._tracker import Metric, by_step
+from generic_trainer.tracking._tracking import Metric, by_step
 
 _STATES = {"finished": "COMPLETE", "failed": "FAILED", "killed": "CANCELLED"}
 
@@ -33,7 +33,7 @@ class VertexTracker:
 
     def log_metrics(self, metrics: Sequence[Metric]) -> None:
         """Logs metrics."""
-        for step, values in by_step(metrics).items():
+        for step, values in by_step(metrics):
             self._last.update(values)
             if self._has_tensorboard:
                 self._run.log_time_series_metrics(values, step=step)
@@ -43,8 +43,10 @@ class VertexTracker:
 
     def end(self, status: str) -> None:
         """Logs the last values, and ends the run."""
-        self._run.log_metrics({_key(name): value for name, value in self._last.items()})
-        self._run.end_run(state=gapic.Execution.State[_STATES[status]])
+        try:
+            self._run.log_metrics({_key(name): value for name, value in self._last.items()})
+        finally:
+            self._run.end_run(state=gapic.Execution.State[_STATES[status]])
 
 
 def _id(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import wandb
 
-from generic_trainer.tracking._tracker import Metric, by_step
+from generic_trainer.tracking._tracking import Metric, by_step
 
 # TensorBoard's steps may go back, which W&B's own counter does not accept.
 _STEP = "tensorboard_step"
@@ -34,7 +34,7 @@ class WandbTracker:
 
     def log_metrics(self, metrics: Sequence[Metric]) -> None:
         """Logs metrics by step."""
-        for step, values in by_step(metrics).items():
+        for step, values in by_step(metrics):
             self._run.log({**values, _STEP: step})
 
     def log_files(self, paths: Sequence[str]) -> None:

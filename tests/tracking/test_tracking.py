@@ -10,14 +10,12 @@ from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
-import tensorflow as tf
 from tfx import types
 
 from generic_trainer.errors import ConfigurationError, TrainingError
-from generic_trainer.launchers import Distribution
-from generic_trainer.tracking import Metric, Tracking, parse_trackings, track, trackings_to_json
+from generic_trainer.tracking import Metric, Tracking, parse_trackings, trackings_to_json
+from generic_trainer.tracking._tracking import by_step
 from tests import helpers
-from tests.launchers.jobs import make_job
 
 # Two scalars, the second of a trial, and what an experiment notes of its trials.
 TRAINS = helpers.run_fn("""
@@ -45,6 +43,8 @@ class Recorder:
         self.seen["params"] |= params
 
     def log_metrics(self, metrics):
+        if self.uri.endswith("full"):
+            raise OSError("no space left")
         self.seen["metrics"] += [(each.name, each.step, each.value) for each in metrics]
 
     def log_files(self, paths):
@@ -98,6 +98,7 @@ def tracked(
     trackings = [
         f"recorder:{run.told}",
         "recorder:refuses",
+        f"recorder:{folder / 'full'}",
         Tracking(to="recorder", uri="hangs", timeout_s=1),
         *([f"mlflow:file://{run.mlruns}"] if importlib.util.find_spec("mlflow") else []),
         *(["wandb"] if importlib.util.find_spec("wandb") else []),
@@ -136,9 +137,11 @@ def test_sends_parameters_metrics_and_results(tracked: Tracked) -> None:
 
 
 def test_a_tracker_that_fails_or_hangs_is_a_warning(tracked: Tracked) -> None:
-    refused, late = tracked.warnings
+    refused, full, late = tracked.warnings
     assert "recorder at refuses: PermissionError: who are you?" in refused
-    assert "recorder at hangs: it takes longer than 1 s" in late
+    assert "OSError: no space left" in full
+    assert json.loads(tracked.told.with_name("full").read_text())["status"] == "finished"
+    assert "recorder at hangs: TimeoutError: it takes longer than 1 s" in late
 
 
 def test_sends_runs_to_mlflow(tracked: Tracked) -> None:
@@ -181,42 +184,30 @@ def test_sends_the_error_of_a_failed_run(
     assert "No module wandb: install the extra `wandb` of generic-trainer" in caplog.text
 
 
-@pytest.mark.usefixtures("recorder")
-def test_a_directory_that_cannot_be_copied_is_a_warning(
-    examples: types.Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    job = make_job(tmp_path, Path(examples.uri), TRAINS, distribution=Distribution())
-    remote = f"ram://{tmp_path}/model_run/1"
-    request = dataclasses.replace(job.request, model_run_dir=remote)
-    tf.io.gfile.makedirs(remote)
-    with tf.io.gfile.GFile(f"{remote}/tracking.recorder", "w") as file:
-        file.write("not a directory")
-    job = dataclasses.replace(job, request=request)
-    with track(job, parse_trackings(f"recorder:{tmp_path}/told.json")):
-        pass
-    assert json.loads((tmp_path / "told.json").read_text())["status"] == "finished"
-    assert "The run itself is not affected" in caplog.text
+def test_steps_of_a_second_fit_come_after_those_of_the_first() -> None:
+    values = [("a", 9.0, 0), ("a", 8.0, 1), ("a", 7.0, 0), ("b", 6.0, 1)]
+    rows = by_step(Metric(name, value, step, 0.0) for name, value, step in values)
+    assert list(rows) == [(0, {"a": 9.0}), (1, {"a": 8.0, "b": 6.0}), (0, {"a": 7.0})]
 
 
 def test_reads_its_own_json() -> None:
-    trackings = parse_trackings(
-        ["mlflow", "mlflow:http://host:5000", Tracking(to="wandb", experiment="penguins")]
-    )
+    penguins = Tracking(to="wandb", experiment="penguins")
+    trackings = parse_trackings(["mlflow", "mlflow:http://host:5000", penguins])
     assert trackings[1].uri == "http://host:5000"
     text = trackings_to_json(trackings)
     assert text is not None and parse_trackings(json.loads(text)) == trackings
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("mlfow:http://host", "did you mean 'mlflow'"),
-        ('{"to": "mlflow", "url": "x"}', "has no field 'url'"),
-        ('{"to": "mlflow", "timeout_s": 0}', "timeout_s must be greater than 0"),
-        ("vertex:my-project", "projects/PROJECT/locations/REGION"),
-        ([["mlflow"]], "tracking must be a Tracking"),
-    ],
-)
+WRONG = [
+    ("mlfow:http://host", "did you mean 'mlflow'"),
+    ('{"to": "mlflow", "url": "x"}', "has no field 'url'"),
+    ('{"to": "mlflow", "timeout_s": 0}', "timeout_s must be greater than 0"),
+    ("vertex:my-project", "projects/PROJECT/locations/REGION"),
+    ([["mlflow"]], "tracking must be a Tracking"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), WRONG)
 def test_refuses_wrong_trackings(value: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse_trackings(value)
@@ -243,7 +234,9 @@ def test_sends_runs_to_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker.start(name="Trainer 1", uri=uri, experiment="My penguins", directory="/")
     tracker.log_params({"net.depth": 3, "module": "m"})
     tracker.log_metrics([Metric("train/loss", 0.5, 2, 0.0)])
-    tracker.end("failed")
+    runs["trainer-1"].log_metrics.side_effect = OSError
+    with pytest.raises(OSError):
+        tracker.end("failed")
 
     aiplatform.init.assert_called_once_with(
         project="mine", location="europe-west4", experiment="my-penguins"
