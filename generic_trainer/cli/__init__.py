@@ -6,6 +6,7 @@
     generic-trainer validate MODEL_DIR --examples 'eval/*.gz' --label tips --html report.html
     generic-trainer publish ROOT/NODE/model_run/7.failed --contract corrected.yaml
     generic-trainer validate OLD_MODEL_DIR NEW_MODEL_DIR
+    generic-trainer verify MODEL_DIR --key public.pem
     generic-trainer explain session
     generic-trainer init my_project
     generic-trainer migrate pipeline.py trainer.py --write
@@ -32,7 +33,7 @@ from generic_trainer.errors import ConfigurationError, GenericTrainerError
 
 __all__ = ["main"]
 
-_COMMANDS = ("init", "run", "validate", "explain", "publish", "migrate", "doctor")
+_COMMANDS = ("init", "run", "validate", "verify", "explain", "publish", "migrate", "doctor")
 _WRONG_CALL = 2
 _CLOSED_OUTPUT = 128 + signal.SIGPIPE  # the status that shells report for it
 _INTERRUPTED = 128 + signal.SIGINT

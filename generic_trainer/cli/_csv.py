@@ -1,9 +1,11 @@
 """CSV files as examples with a schema, for `generic-trainer run` without a pipeline.
 
 As in CsvExampleGen, integers, other numbers and strings are features of type INT, FLOAT and BYTES,
-and an empty cell is a feature without a value.
+an integer that does not fit into 64 bits is a string, spaces around a string are part of it, and an
+empty cell is a feature without a value. Spaces around the names of columns are not part of them.
 """
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -130,7 +132,8 @@ def write_schema(table: Table, path: str) -> str:
 def _read(path: str) -> tuple[list[str], list[list[str]]]:
     try:
         reader = csv.reader(io.StringIO(read_text(path).removeprefix("\ufeff")), strict=True)
-        lines = [[cell.strip() for cell in row] for row in reader if row]
+        lines = [row for row in reader if row]
+        lines[:1] = [[name.strip() for name in row] for row in lines[:1]]
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a CSV file: {error}", path=path) from error
     if len(lines) < 2 or "" in lines[0] or len(set(lines[0])) < len(lines[0]):
@@ -150,11 +153,14 @@ def _read(path: str) -> tuple[list[str], list[list[str]]]:
 
 
 def _type(cells: Sequence[str]) -> type:
-    for kind in (int, float):
-        try:
-            values = [kind(cell) for cell in cells if cell]
-        except ValueError:
-            continue
-        if values and all(-(2**63) <= value < 2**63 for value in values if kind is int):
-            return kind
+    found = {_type_of(cell.encode()) for cell in cells if cell}
+    return next((kind for kind in (str, float, int) if kind in found), str)
+
+
+def _type_of(cell: bytes) -> type:
+    """Returns the type of a cell in UTF-8: digits and spaces beyond ASCII are text, as in TFX."""
+    with contextlib.suppress(ValueError):
+        return int if -(2**63) <= int(cell) < 2**63 else str
+    with contextlib.suppress(ValueError):
+        return type(float(cell))
     return str

@@ -52,6 +52,7 @@ _OPTIONAL = {
     "google-cloud-aiplatform": ("vertex", "training as a custom job of Vertex AI"),
     "kfp": ("kfp", "compiling pipelines for Kubeflow and Vertex AI"),
     "nbformat": ("notebook", "InteractiveContext in notebooks"),
+    "model-signing": ("signing", "signed models"),
     "tf-slim": ("slim", "tf.contrib's layers"),
     "scikit-learn": ("examples", "the data of the example module files"),
 }
@@ -149,9 +150,8 @@ def _gpus(names: list[str], built_with_cuda: bool) -> Observation:
         return Observation("GPUs", "ok", ", ".join(names))
     if shutil.which("nvidia-smi") is None:
         return Observation("GPUs", "ok", "none: training runs on processors")
-    further = ", and check CUDA_VISIBLE_DEVICES"
-    remedy = "pip install 'tensorflow[and-cuda]'"
-    remedy += further if built_with_cuda else ": this TensorFlow is built without CUDA"
+    reason = ", and check CUDA_VISIBLE_DEVICES" if built_with_cuda else ": this one lacks CUDA"
+    remedy = f"pip install 'tensorflow[and-cuda]'{reason}"
     return Observation("GPUs", "warn", "nvidia-smi exists, but TensorFlow sees no GPU", remedy)
 
 

@@ -39,17 +39,12 @@ _KERAS_3_SAVE = "save() of a Keras 3 model does not write a SavedModel, and reje
 _EXPORT = "training.export_model(model, fn_args) of generic_trainer, or model.export(directory)"
 _KERAS_2 = f"With Keras 2 these calls stay: set {LEGACY_VARIABLE}=1 before TensorFlow is imported."
 _SILENCE = "contract=ServingContract(severities={'session': 'warn'})"
-# A notebook is one source, whose cells begin with a comment; its magics become comments.
-_CELL, _MAGIC = "# %% cell of a notebook\n", "#magic "
-
-
-@dataclasses.dataclass(frozen=True)
-class _Edit:
-    """A replacement of a piece of source, between two characters counted from 0."""
-
-    start: int
-    end: int
-    text: str
+_ESTIMATOR = re.compile(r"tensorflow(\.compat\.v1)?\.estimator\b.*")
+# A notebook is one source, whose cells begin with a comment; a magic becomes a statement of a line.
+_CELL, _MAGIC, _CONTINUED = "# %% cell of a notebook\n", "pass  # magic of a notebook: ", "\x1f"
+# A replacement of a piece of source: its first character, from 0, the one after it, the new text.
+_Edit = tuple[int, int, str]
+_MAGICS = re.compile(r"(?m)^(|[ \t]+(?=!))([%!](?![=\s])(?:.*\\\n)*)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +121,15 @@ class _Source:
         self._text = text
         # Like Python's parser, and unlike str, bytes do not begin a line at a form feed.
         self._lines = text.encode("utf-8").splitlines(keepends=True)
-        self._names = dict(name for node in self._nodes for name in _imported(node))
+        imports = ast.Import, ast.ImportFrom
+        self._imports = [node for node in self._nodes if isinstance(node, imports)]
+        self._names = dict(name for node in self._imports for name in _imported(node))
+        self._estimators = {  # name that was imported → line of a use
+            ast.unparse(node).split(".")[0]: node.lineno
+            for node in self._nodes
+            if isinstance(node, (ast.Attribute, ast.Name))
+            and _ESTIMATOR.fullmatch(self._path_of(node))
+        }
         self.edits = [*self._of_imports(), *self._of_uses(), *self._of_estimators()]
 
     def _python_cells(self) -> list[dict[str, Any]]:
@@ -141,34 +144,35 @@ class _Source:
 
     def warnings(self) -> Iterator[_Warning]:
         """Yields code that the edits do not mend."""
+        for name, line in self._estimators.items():
+            if name != "tf" or not any(self._of_estimators()):
+                message = f"{name}: TensorFlow has no estimators since 2.16"
+                yield _Warning(line, message, "use `from generic_trainer.estimator import tf`")
+        used = {getattr(node, "id", "") for node in self._nodes}
         for node in self._nodes:
             if isinstance(node, ast.Call):
                 yield from self._warnings_of_call(node)
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
                 module = getattr(node, "module", None) or node.names[0].name
                 if module.split(".")[0] in ("determined", "pedl"):
-                    yield _Warning(
-                        node.lineno,
-                        f"{module} is replaced by generic_trainer.trials",
-                        "see docs/coming-from-other-trainers.md for the import line",
-                    )
+                    message = f"{module} is replaced by generic_trainer.trials"
+                    yield _Warning(node.lineno, message, "see docs/coming-from-other-trainers.md")
+                star = node.names[0].name == "*" and _TRAINERS.get(f"{module}.Trainer")
+                if star and "Trainer" in used - self._names.keys():
+                    remedy = f"add after it: {_import_line(*star, 'Trainer')}"
+                    yield _Warning(node.lineno, "the Trainer of `import *` is not replaced", remedy)
 
     def _warnings_of_call(self, node: ast.Call) -> Iterator[_Warning]:
         path = self._path_of(node.func)
         if path in _TRAINERS or path.startswith("generic_trainer."):
             for keyword in node.keywords:
                 if keyword.arg == "custom_executor_spec":
-                    yield _Warning(
-                        keyword.value.lineno,
-                        "custom_executor_spec runs another executor, without any of the checks",
-                        "omit it: GenericTrainer does the work of GenericExecutor itself",
-                    )
+                    message = "custom_executor_spec runs another executor, without the checks"
+                    remedy = "omit it: GenericTrainer does the work of GenericExecutor itself"
+                    yield _Warning(keyword.value.lineno, message, remedy)
         elif path.endswith("export_eval_savedmodel"):
-            yield _Warning(
-                node.lineno,
-                "TensorFlow Model Analysis does not read an EvalSavedModel any more",
-                "omit it: the Evaluator scores the serving model",
-            )
+            message = "TensorFlow Model Analysis does not read an EvalSavedModel any more"
+            yield _Warning(node.lineno, message, "omit it: the Evaluator scores the serving model")
         elif os.environ.get(LEGACY_VARIABLE) in ("1", "true", "True"):
             return  # Keras 2 can save as it did
         elif path == "tensorflow.saved_model.save":
@@ -182,45 +186,41 @@ class _Source:
 
     def _of_imports(self) -> Iterator[_Edit]:
         """`from tfx.components import Trainer`, alone or among others."""
-        for node in self._nodes:
-            if not isinstance(node, ast.ImportFrom):
-                continue
-            known = [(_TRAINERS.get(f"{node.module}.{alias.name}"), alias) for alias in node.names]
+        for node in self._imports:
+            paths = zip(_imported(node), node.names, strict=True)
+            known = [(_TRAINERS.get(path), alias) for (_, path), alias in paths]
             ours = [_import_line(*to, each.asname or each.name) for to, each in known if to]
-            if ours:
-                lines = _import_lines(node, [ast.unparse(each) for to, each in known if not to])
-                lines += ours
-                yield self._replaced(node, f"\n{' ' * node.col_offset}".join(lines))
+            if ours and isinstance(node, ast.ImportFrom):
+                separator = self._separator(node)
+                rest = [ast.unparse(each) for to, each in known if not to]
+                lines = [*_import_others(node, rest, separator), *ours]
+                yield self._replaced(node, separator.join(lines))
 
     def _of_uses(self) -> Iterator[_Edit]:
-        """`tfx.components.Trainer(...)`, and the import that this needs."""
-        needed: dict[str, ast.stmt] = {}
+        """`tfx.components.Trainer(...)`, and the imports that this needs."""
+        needed: dict[tuple[ast.Import | ast.ImportFrom, str], None] = {}
         for node in self._nodes:
             if isinstance(node, ast.Attribute) and (known := _TRAINERS.get(self._path_of(node))):
                 name = "GenericTrainer" if known is _OURS else "VertexTrainer"
-                needed[_import_line(*known, name)] = self._import_of(node)
+                line, first = _import_line(*known, name), ast.unparse(node).split(".")[0]
+                imports = (each for each in self._imports if first in dict(_imported(each)))
+                needed |= {(each, line): None for each in imports}  # in whichever scope
                 yield self._replaced(node, name)
-        for line, after in needed.items():
-            position = self._position((after.end_lineno or after.lineno) + 1, 0)
-            yield _Edit(position, position, f"{' ' * after.col_offset}{line}\n")
+        for statement, line in needed:
+            start = self._position(statement.lineno, statement.col_offset)
+            yield start, start, line + self._separator(statement)
 
     def _of_estimators(self) -> Iterator[_Edit]:
         """`import tensorflow as tf` if `tf.estimator` is used, which new TensorFlows lack."""
-        uses = (self._path_of(node) for node in self._nodes if isinstance(node, ast.Attribute))
-        if "tensorflow.estimator" not in uses:
-            return
-        for node in self._nodes:
-            if isinstance(node, ast.Import) and ast.unparse(node) == "import tensorflow as tf":
+        for node in self._imports:
+            if "tf" in self._estimators and ast.unparse(node) == "import tensorflow as tf":
                 yield self._replaced(node, "from generic_trainer.estimator import tf")
 
-    def _import_of(self, node: ast.expr) -> ast.stmt:
-        """Returns the import that brought the first name of a dotted path."""
-        first = ast.unparse(node).split(".")[0]
-        return next(
-            each
-            for each in self._nodes
-            if isinstance(each, (ast.Import, ast.ImportFrom)) and first in dict(_imported(each))
-        )
+    def _separator(self, node: ast.stmt) -> str:
+        """Returns what separates statements in the place of one: a line break, or a semicolon."""
+        start = self._position(node.lineno, 0)
+        before = self._text[start : self._position(node.lineno, node.col_offset)]
+        return "; " if before.strip() else f"\n{before}"
 
     def _path_of(self, node: ast.expr) -> str:
         """Returns the full import path of a dotted name; "" if it was not imported."""
@@ -229,7 +229,7 @@ class _Source:
 
     def _replaced(self, node: ast.stmt | ast.expr, text: str) -> _Edit:
         end = self._position(node.end_lineno or node.lineno, node.end_col_offset or 0)
-        return _Edit(self._position(node.lineno, node.col_offset), end, text)
+        return self._position(node.lineno, node.col_offset), end, text
 
     def _position(self, line: int, column: int) -> int:
         """Converts a position of a syntax tree, whose lines are from 1 and columns in bytes."""
@@ -239,8 +239,8 @@ class _Source:
     def changed(self) -> str:
         """Returns the source with all edits made."""
         text = self._text
-        for edit in sorted(self.edits, key=lambda edit: edit.start, reverse=True):
-            text = text[: edit.start] + edit.text + text[edit.end :]
+        for start, end, new in sorted(self.edits, key=lambda edit: edit[0], reverse=True):
+            text = text[:start] + new + text[end:]
         return text
 
     def diff(self) -> str:
@@ -254,7 +254,7 @@ class _Source:
             return
         text = self.changed()
         if self._notebook is not None:
-            _, *cells = text.replace(_MAGIC, "").split(_CELL)
+            _, *cells = text.replace(_MAGIC, "").replace(_CONTINUED, "\n").split(_CELL)
             for cell, source in zip(self._python_cells(), cells, strict=True):
                 cell["source"] = source.removesuffix("\n").splitlines(keepends=True)
             text = json.dumps(self._notebook, indent=1, ensure_ascii=False) + "\n"
@@ -267,29 +267,30 @@ class _Source:
 
 
 def _cell_text(cell: Mapping[str, Any]) -> str:
-    magics_as_comments = re.sub(r"(?m)^(?=[%!])", _MAGIC, "".join(cell["source"]))
-    return f"{_CELL}{magics_as_comments}\n"
+    def statement(magic: re.Match[str]) -> str:
+        return magic[1] + _MAGIC + magic[2].replace("\n", _CONTINUED)
+
+    return f"{_CELL}{_MAGICS.sub(statement, ''.join(cell['source']))}\n"
 
 
-def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
     """Yields each name that an import brings, and the full path of the imported object."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             path = alias.name if alias.asname else alias.name.split(".")[0]
             yield alias.asname or path, path
-    elif isinstance(node, ast.ImportFrom):
+    else:
         for alias in node.names:
-            yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+            yield alias.asname or alias.name, f"{'.' * node.level}{node.module}.{alias.name}"
 
 
 def _import_line(start: str, name: str, local_name: str) -> str:
     return f"{start} {name}" if name == local_name else f"{start} {name} as {local_name}"
 
 
-def _import_lines(node: ast.ImportFrom, names: list[str]) -> list[str]:
-    """Returns an import of only some names, in one line or, as it was, in several."""
-    if not names:
-        return []
-    if node.lineno == node.end_lineno:
-        return [f"from {node.module} import {', '.join(names)}"]
-    return [f"from {node.module} import (", *(f"    {name}," for name in names), ")"]
+def _import_others(node: ast.ImportFrom, names: list[str], separator: str) -> list[str]:
+    """Returns the import of only some names, if any: in one line or, as it was, in several."""
+    start = f"from {node.module} import "
+    if not names or node.lineno == node.end_lineno or separator == "; ":
+        return [start + ", ".join(names)] if names else []
+    return [start + "(" + "".join(f"{separator}    {name}," for name in names) + f"{separator})"]

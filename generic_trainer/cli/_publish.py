@@ -23,6 +23,7 @@ def add_to(commands: Any) -> None:
     add_command(commands, _publish, timeout=TIMEOUT)
 
 
+@file_errors_as(ExportError, "The kept export could not be published")
 def _publish(options: argparse.Namespace) -> int:
     """Check the export of a failed run again, and publish it without training.
 
@@ -46,11 +47,6 @@ def _publish(options: argparse.Namespace) -> int:
     require_writable_html(options)
     changes = {"contract": ServingContract.from_yaml(options.contract)} if options.contract else {}
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    with file_errors_as(ExportError, "The kept export could not be published"):
-        return _check_and_publish(options, changes)
-
-
-def _check_and_publish(options: argparse.Namespace, changes: dict[str, Any]) -> int:
     from generic_trainer._run.publish import check_again, kept_job, publish_from
 
     directory = absolute(options.directory.rstrip("/"))

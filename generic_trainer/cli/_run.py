@@ -7,27 +7,23 @@ import itertools
 import json
 import logging
 import os
+import pkgutil
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from generic_trainer import errors
+from generic_trainer._core import texts
 from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote
-from generic_trainer._core.protos import load_eval_config, load_hyperparameters, load_schema
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer._core.texts import parse_json
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer._entry_points import may_define
 from generic_trainer._run.store import with_run_key
 from generic_trainer.cli._csv import SUFFIX, Table, read_csv, write_examples, write_schema
-from generic_trainer.cli._one_pass import ONE_PASS_FACTORY
 from generic_trainer.cli._options import add_command, require_files
-from generic_trainer.errors import (
-    ConfigurationError,
-    GenericTrainerError,
-    TrainingError,
-    raise_problems,
-)
+from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, exit_code
 from generic_trainer.tracking import parse_trackings
 from generic_trainer.user_code import bundle_module_file
@@ -80,6 +76,7 @@ def _run(options: argparse.Namespace) -> int:
         --distribution JSON: such as '{"launcher": "local", "num_workers": 2}'
         --tracking TRACKER[:URI]: such as mlflow:http://host:5000, or JSON of a Tracking; may be
             given several times
+        --sign-with FILE: private key that signs the model, for `generic-trainer verify`
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     outcome = train(options)
@@ -102,15 +99,15 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     # Wrong options are reported at once, before TensorFlow is imported.
     try:
         distribution = Distribution.from_json(options.distribution or "{}")
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--distribution: {error}") from error
+    except errors.ConfigurationError as error:
+        raise errors.ConfigurationError(f"--distribution: {error}") from error
     trackings = parse_trackings(options.tracking)
     _check_options(options)
 
     outcome: dict[str, Any] = {"exit_status": 0, "error": None}
     try:
         with (
-            file_errors_as(TrainingError, "The run failed on a file or directory"),
+            file_errors_as(errors.TrainingError, "The run failed on a file or directory"),
             ScratchFolder("run-") as scratch_dir,
         ):
             request = _request(options, distribution, scratch_dir)
@@ -118,16 +115,20 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
                 outcome |= {"model": request.model_dir, "model_run": request.model_run_dir}
             from generic_trainer._run.run import train_and_publish
 
-            job = Job(request=request, distribution=distribution, fn_args_factory=ONE_PASS_FACTORY)
+            job = Job(
+                request=request,
+                distribution=distribution,
+                fn_args_factory=f"{__name__}:make_fn_args",
+            )
             report = train_and_publish(job, () if options.dry_run else trackings)
             if report is not None:
                 outcome["report"] = json.loads(report.to_json())
             if report is not None and options.dry_run:
                 verdict = report.summary().replace(report.model_dir, "The export", 1)
                 print(f"{verdict}. A dry run keeps no files.", file=sys.stderr)
-    except ConfigurationError:
+    except errors.ConfigurationError:
         raise
-    except GenericTrainerError as error:
+    except errors.GenericTrainerError as error:
         outcome |= {"exit_status": exit_code(error), "error": str(error)}
     return outcome
 
@@ -146,14 +147,12 @@ def _check_options(options: argparse.Namespace) -> None:
     for name in ("train_steps", "eval_steps"):
         if (steps := getattr(options, name)) is not None and steps < 1:
             problems.append(f"{_option(name)} must be at least 1, got {steps}")
-    if options.custom_config:
-        try:
-            if not isinstance(parse_json(options.custom_config), dict):
-                problems.append("--custom-config must be a JSON object")
-        except ValueError as error:
-            problems.append(f"--custom-config is not JSON: {error}")
-    raise_problems(ConfigurationError, "wrong options", problems)
-    files = {name: getattr(options, name) for name in _FILES}
+    try:
+        texts.parse_json_object(options.custom_config or "null")
+    except ValueError as error:
+        problems.append(f"--custom-config must be a JSON object, but {error}")
+    errors.raise_problems(errors.ConfigurationError, "wrong options", problems)
+    files = {name: getattr(options, name) for name in (*_FILES, "sign_with")}
     csv_files = {split or "examples": path for split, path in _csv_files(options).items()}
     require_files(MODULE_FILE=options.module_file, **files, **csv_files)
     given = filter(None, (options.examples, options.train, options.eval))
@@ -168,14 +167,14 @@ def _request(
 
     The first part checks everything that can be checked without importing TensorFlow.
     """
-    load_schema(options.schema)  # otherwise only the export would fail
+    texts.load_schema(options.schema)  # otherwise only the export would fail
     files = _csv_files(options)
     table = read_csv(files) if files else None
     schema_path = options.schema and absolute(options.schema)
     if table is not None and schema_path is None:
         schema_path = write_schema(table, os.path.join(scratch_dir, "schema.pbtxt"))
     user_code = bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
-    hyperparameters = load_hyperparameters(options.hyperparameters)
+    hyperparameters = texts.load_hyperparameters(options.hyperparameters)
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
 
     # Hide what TensorFlow's C++ code and Google's clients say: nobody can act on it.
@@ -185,6 +184,7 @@ def _request(
         import tensorflow as tf
 
     try:
+        output = os.path.join(scratch_dir, "runs") if options.dry_run else options.output
         splits = _written_examples(options, table, os.path.join(scratch_dir, "examples"))
         request = TrainingRequest(
             schema_path=schema_path,
@@ -200,15 +200,14 @@ def _request(
             eval_steps=1 if options.dry_run else options.eval_steps,
             transform_graph_path=_existing("transform_graph", options),
             base_model=_existing("base_model", options),
-            custom_config=parse_json(options.custom_config) if options.custom_config else None,
-            eval_config=load_eval_config(_existing("eval_config", options)),
-            **new_directories(
-                os.path.join(scratch_dir, "runs") if options.dry_run else options.output
-            ),  # last, so that a wrong option leaves no directories behind
+            custom_config=texts.parse_json(options.custom_config or "null"),
+            sign_with=options.sign_with and absolute(options.sign_with),
+            eval_config=texts.load_eval_config(_existing("eval_config", options)),
+            **new_directories(output),  # last: a wrong option leaves no directories behind
         )
         return with_run_key(request, distribution.env)
     except tf.errors.OpError as error:  # an unknown scheme, a directory that is not writable
-        raise ConfigurationError(str(error.message)) from error
+        raise errors.ConfigurationError(str(error.message)) from error
 
 
 @contextlib.contextmanager
@@ -237,12 +236,38 @@ def _written_examples(
     splits = _splits(options)
     if not options.dry_run:
         return splits
-    from generic_trainer._core.records import copy_records
-
     return {
-        split: (copy_records(pattern, os.path.join(folder, split), _DRY_EXAMPLES),)
+        split: (_copy_records(pattern, os.path.join(folder, split), _DRY_EXAMPLES),)
         for split, (pattern,) in splits.items()
     }
+
+
+def _copy_records(source: str, folder: str, count: int) -> str:
+    """Writes the first records of TFRecord files into one with the name of the first of them.
+
+    Args:
+        source: a glob, whose files may be compressed; the copy is compressed if its name ends so.
+        folder: the target; it is created.
+        count: the number of records.
+
+    Returns:
+        The path of the copy.
+
+    Raises:
+        DataError: no file matches, or one is not a TFRecord file.
+    """
+    import tensorflow as tf
+
+    from generic_trainer._core.records import read_records
+
+    records = read_records(source, count)
+    first = min(path for path in gfile().glob(source) if not gfile().isdir(path))
+    path = f"{folder}/{first.rpartition('/')[2]}"
+    gfile().makedirs(folder)
+    with tf.io.TFRecordWriter(path, "GZIP" if path.endswith(".gz") else "") as writer:
+        for record in records:
+            writer.write(record)
+    return path
 
 
 def _csv_files(options: argparse.Namespace) -> dict[str, str]:
@@ -251,7 +276,7 @@ def _csv_files(options: argparse.Namespace) -> dict[str, str]:
     files = {split: path for split, path in given.items() if path}
     csv_files = [path for path in files.values() if path.endswith(SUFFIX)]
     if csv_files and len(csv_files) < len(files):
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"--train and --eval: expected both to be {SUFFIX} files or neither, but one is "
             f"{csv_files[0]}"
         )
@@ -268,7 +293,7 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
             for folder in folders
         }
         if missing := [f"{_SPLIT}{name}" for name in ("train", "eval") if name not in splits]:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"--examples: {options.examples} has no {' and no '.join(missing)}; "
                 f"found {sorted(splits) or 'no splits'}. Name the files with --train and --eval.",
                 path=options.examples,
@@ -277,7 +302,7 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
         splits = {"train": (absolute(options.train),), "eval": (absolute(options.eval),)}
     empty = [pattern for (pattern,) in splits.values() if not _matching(pattern)]
     if empty:
-        raise ConfigurationError(f"no file matches {', '.join(empty)}")
+        raise errors.ConfigurationError(f"no file matches {', '.join(empty)}")
     return splits
 
 
@@ -290,16 +315,18 @@ def new_directories(output: str) -> dict[str, Any]:
     import tensorflow as tf
 
     output, files = absolute(output), gfile()
-    runs = os.path.join(output, "model_run")
+    models, runs = os.path.join(output, "model"), os.path.join(output, "model_run")
+    files.makedirs(models)
     files.makedirs(runs)
-    names = (name.rstrip("/") for name in files.listdir(runs))
+    # Also the number of a model whose log was deleted, and that of "7.failed/".
+    names = (re.split("[./]", name)[0] for each in (models, runs) for name in files.listdir(each))
     last = max((int(name) for name in names if name.isdecimal()), default=0)
     for number in itertools.count(last + 1):
         model_run_dir = os.path.join(runs, str(number))
         with contextlib.suppress(tf.errors.AlreadyExistsError):
             files.mkdir(model_run_dir)
             break
-    model_dir = os.path.join(output, "model", str(number))
+    model_dir = os.path.join(models, str(number))
     files.makedirs(model_dir)
     return {"model_dir": model_dir, "model_run_dir": model_run_dir}
 
@@ -309,9 +336,37 @@ def _existing(name: str, options: argparse.Namespace) -> str | None:
     if path is None:
         return None
     if not gfile().exists(path):
-        raise ConfigurationError(f"{_option(name)}: {path} does not exist", path=path)
+        raise errors.ConfigurationError(f"{_option(name)}: {path} does not exist", path=path)
     return absolute(path)  # for workers with another working directory
 
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def make_fn_args(request: TrainingRequest, export_dir: str) -> Any:
+    """Builds the argument as the executor does; steps that are not given become one pass.
+
+    A run without `--train-steps` would otherwise never end, because datasets repeat by default. The
+    number of batches follows from the batch size, so `train_steps` and `eval_steps` are set when
+    `run_fn` makes an endless dataset of the files of the split; of several, the one with the
+    smallest batches counts: a dataset for `adapt`, for example, may have larger ones.
+    """
+    fn_args = pkgutil.resolve_name(FN_ARGS_FACTORY)(request, export_dir)
+    accessor = fn_args.data_accessor
+    passes: dict[str, int] = {}  # name of the field → the steps that are set here
+
+    def make_dataset(file_pattern: Any, options: Any, schema: Any) -> Any:
+        dataset = accessor.tf_dataset_factory(file_pattern, options, schema)
+        counts = fn_args.num_examples or {}
+        for split, files in (("train", fn_args.train_files), ("eval", fn_args.eval_files)):
+            name = f"{split}_steps"
+            is_open = getattr(fn_args, name) in (None, passes.get(name))
+            if is_open and options.num_epochs is None and file_pattern == files:
+                steps = -(-counts[split] // options.batch_size)
+                passes[name] = max(steps, passes.get(name, 0))
+                setattr(fn_args, name, passes[name])
+        return dataset
+
+    fn_args.data_accessor = accessor._replace(tf_dataset_factory=make_dataset)
+    return fn_args

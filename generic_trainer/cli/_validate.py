@@ -9,17 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import is_remote
-from generic_trainer._core.protos import load_eval_config, load_schema, read_proto
-from generic_trainer._core.texts import is_number
+from generic_trainer._core.texts import is_number, load_eval_config, load_schema, read_proto
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.validation import (
-    Checker,
-    ServingContract,
-    ValidationReport,
-    print_report,
-)
+from generic_trainer.validation import Checker, ServingContract, ValidationReport, print_report
 
 
 def _seconds(text: str) -> float:

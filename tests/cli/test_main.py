@@ -46,7 +46,7 @@ def test_a_check_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_shell_completes_words(tmp_path: Path) -> None:
     for line, word in (
-        ("generic-trainer explain serve", "serve_tag "),
+        ("generic-trainer explain serve_", "serve_tag "),
         ("generic-trainer validate --eval", "--eval-config "),
     ):
         assert completed(line, tmp_path) == {word}

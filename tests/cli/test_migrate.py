@@ -26,7 +26,14 @@ from tfx import v1 as tfx
 # a page ends: \f.
 Größe = "ä"; trainer = tfx.components.Trainer(custom_executor_spec=spec)
 other: tfx.v1.components.Trainer = tfx.extensions.google_cloud_ai_platform.Trainer()
+if Größe:
+\tfrom tfx.components import Trainer, A
+if other: from tfx import v1 as tfx; tfx.components.Trainer(
+)
 """
+OURS = "from generic_trainer import GenericTrainer"
+VERTEX = "from generic_trainer.vertex import Trainer as VertexTrainer"
+MAGICS = ["try:\n", " !pip \\\n", "  tfx\n", "finally:\n", " a = (2\n", "% 3)\n"]
 
 
 @pytest.fixture(autouse=True)
@@ -68,13 +75,18 @@ def test_what_stands_beside_a_trainer_stays(
         "from tfx.components import (",
         "    Pusher,",
         ")",
-        "from generic_trainer import GenericTrainer as Fitting",
+        f"{OURS} as Fitting",
+        VERTEX,
+        OURS,
         "from tfx import v1 as tfx",
-        "from generic_trainer.vertex import Trainer as VertexTrainer",
-        "from generic_trainer import GenericTrainer",
         "# a page ends: \f.",
         'Größe = "ä"; trainer = GenericTrainer(custom_executor_spec=spec)',
         "other: tfx.v1.components.Trainer = VertexTrainer()",
+        "if Größe:",
+        "\tfrom tfx.components import A",
+        f"\t{OURS} as Trainer",
+        f"if other: {VERTEX}; {OURS}; from tfx import v1 as tfx; GenericTrainer(",
+        ")",
     ]
 
 
@@ -111,6 +123,8 @@ def test_estimators_get_the_tensorflow_that_has_them(tmp_path: Path) -> None:
     [
         ("import this_is(", 1, "invalid syntax"),
         ("x = 1\n", 1, "neither TFX's Trainer nor run_fn found"),
+        ("from tfx.components import *\nTrainer(run_fn='a.b')", 1, "`import *` is not replaced"),
+        ("from tensorflow import estimator as run_fn\nrun_fn.X", 1, "no estimators since 2.16"),
         ("import determined as det\ndef run_fn(a): ...\n", 1, "generic_trainer.trials"),
     ],
 )
@@ -126,7 +140,7 @@ def test_files_that_cannot_be_moved(
 def test_cells_of_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = [
         {"cell_type": "markdown", "source": ["# tfx.components.Trainer"]},
-        {"cell_type": "code", "source": ["!pip install tfx\n", "from tfx import v1 as tfx"]},
+        {"cell_type": "code", "source": ["#magic try\n", *MAGICS, "from tfx import v1 as tfx"]},
         {"cell_type": "code", "source": ["%%writefile trainer.py\n", "def run_fn(fn_args):"]},
         {"cell_type": "code", "source": ["trainer = tfx.components.Trainer()\n", "trainer"]},
     ]
@@ -138,11 +152,8 @@ def test_cells_of_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "+trainer = GenericTrainer()" in capsys.readouterr().out
     after = json.loads(file.read_text())["cells"]
     assert [after[0], after[2]] == [cells[0], cells[2]]
-    assert after[1]["source"] == [
-        "!pip install tfx\n",
-        "from tfx import v1 as tfx\n",
-        "from generic_trainer import GenericTrainer",
-    ]
+    edited = ["#magic try\n", *MAGICS, f"{OURS}\n", "from tfx import v1 as tfx"]
+    assert after[1]["source"] == edited
     assert after[3]["source"] == ["trainer = GenericTrainer()\n", "trainer"]
     file.write_text("[]")
     assert cli.main(["migrate", str(file)]) == 2
