@@ -9,19 +9,19 @@ A `Distribution` describes the workers, `launch` runs a job on them, and `Launch
 for each launcher.
 """
 
-from generic_trainer.launchers._distribution import Distribution
+from generic_trainer.launchers._distribution import (
+    Distribution,
+    RayOptions,
+    TFJobOptions,
+    TrainJobOptions,
+    VertexOptions,
+)
 from generic_trainer.launchers._failures import Failure, exit_code
 
 # Names beside those of `__all__` are for the floors above.
 from generic_trainer.launchers._job import REJECTED_DIR as REJECTED_DIR
 from generic_trainer.launchers._job import ExamplesFormat, Job, TrainingRequest
 from generic_trainer.launchers._launch import Launcher, launch
-from generic_trainer.launchers._options import (
-    RayOptions,
-    TFJobOptions,
-    TrainJobOptions,
-    VertexOptions,
-)
 
 __all__ = [
     "Distribution",

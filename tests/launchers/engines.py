@@ -16,24 +16,25 @@ from typing import Any
 import pytest
 
 from generic_trainer._core.texts import parse_json
-from generic_trainer.launchers._options import OPTIONS
+from generic_trainer.launchers._distribution import OPTIONS
 
-# What they have in common is tried with TFJobs.
-_LIKE_TFJOB = ("trainjob", "vertex")
-_TRIED_FOR_ALL = [
-    f"test_run_that_ends_well_keeps_to_the_rules[{name}-two workers]" for name in _LIKE_TFJOB
-]
-# Ray's workers train in the children that those of `local` are, and take half a minute to start:
-# tried is what goes over the network, and parameter servers. `tests/launchers/ray` has more.
-_TRIED_ON_RAY = [
+# Workers of these train in the children that those of `local` are, and take up to half a minute to
+# start: tried is what goes over the network, a cluster, and parameter servers. What jobs have in
+# common is tried with TFJobs. `tests/launchers/kubernetes`, `ray` and `vertex` have more.
+_FEW = ("ray", "tfjob", "trainjob", "vertex")
+_TRIED = [
     f"{test}]"
     for test in (
-        "test_all_kinds_of_output_are_kept[ray",
-        "test_error_arrives_with_its_class_and_traceback[ray-data",
-        "test_values_are_in_a_worker_what_they_are_here[ray",
-        "test_run_that_ends_well_keeps_to_the_rules[ray-two workers",
-        "test_lost_worker_is_replaced[ray-parameter servers",
+        *(f"test_run_that_ends_well_keeps_to_the_rules[{name}-two workers" for name in _FEW),
+        *(f"test_all_kinds_of_output_are_kept[{name}" for name in _FEW[:2]),
+        *(f"test_error_arrives_with_its_class_and_traceback[{name}-data" for name in _FEW[:2]),
+        *(f"test_values_are_in_a_worker_what_they_are_here[{name}" for name in _FEW[:2]),
+        *(f"test_lost_worker_is_replaced[{name}-parameter servers" for name in _FEW[:2]),
         "test_code_of_others_trains_as_it_is[ray",
+        "test_error_arrives_with_its_class_and_traceback[tfjob-memory",
+        "test_run_that_ends_well_keeps_to_the_rules[tfjob-chief",
+        "test_error_of_a_worker_is_the_error_of_the_run[tfjob-two workers",
+        "test_lost_worker_is_replaced[tfjob-two workers",
     )
 ]
 
@@ -66,8 +67,7 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     def is_asked_for(item: pytest.Item) -> bool:
         launcher = getattr(item, "callspec", None) and item.callspec.params.get("launcher")
         if engine is None:
-            few = launcher in (*_LIKE_TFJOB, "ray")
-            return not few or item.name in (*_TRIED_FOR_ALL, *_TRIED_ON_RAY)
+            return launcher not in _FEW or item.name in _TRIED
         return bool(launcher == engine)
 
     config.hook.pytest_deselected(items=[item for item in items if not is_asked_for(item)])

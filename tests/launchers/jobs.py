@@ -12,7 +12,7 @@ import psutil
 from generic_trainer._entry_points import may_define
 from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, launch
-from generic_trainer.launchers._options import OPTIONS
+from generic_trainer.launchers._distribution import OPTIONS
 from generic_trainer.user_code import bundle_module_file
 from tests import helpers
 

@@ -25,11 +25,9 @@ from generic_trainer.launchers import (
     VertexOptions,
 )
 from generic_trainer.launchers._distribution import tasks
-from generic_trainer.launchers._kubernetes.tfjob import TFJobs
-from generic_trainer.launchers._kubernetes.trainjob import TrainJobs
-from generic_trainer.launchers._local.limits import Limits
-from generic_trainer.launchers._local.placement import own_environment, own_processors
-from generic_trainer.launchers._packing import pack
+from generic_trainer.launchers._job import pack
+from generic_trainer.launchers._kubernetes.operators import TFJobs, TrainJobs
+from generic_trainer.launchers._local.resources import Limits, own_environment, own_processors
 from generic_trainer.launchers._ray import connection, driver
 from generic_trainer.launchers._supervisor import supervise, supervise_task
 from generic_trainer.launchers._task import train
@@ -156,7 +154,7 @@ def pods(distribution: Distribution) -> Any:
 
 
 def vertex(distribution: Distribution) -> Any:
-    return json.dumps(custom_job.custom_job(distribution, "name", ["gs://bucket/folder"]))
+    return json.dumps(custom_job(distribution, "name", ["gs://bucket/folder"]))
 
 
 def vertex_place(distribution: Distribution) -> Any:

@@ -11,7 +11,7 @@ from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.values import to_json
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.launchers import Distribution
-from generic_trainer.launchers._packing import JobFolder, pack, with_carried_environment
+from generic_trainer.launchers._job import JobFolder, pack, with_carried_environment
 from generic_trainer.launchers._worker_end import WorkerEnd
 from generic_trainer.user_code import UserCode
 from tests.launchers import jobs

@@ -203,7 +203,7 @@ def vertex_stand_in(folder: Path) -> Iterator[VertexStandIn]:
     server.start()
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
     client = JobServiceClient(transport=JobServiceGrpcTransport(channel=channel))
-    service = "generic_trainer.launchers._vertex.service"
+    service = "generic_trainer.launchers._vertex"
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(f"{service}.job_client", lambda region: client)

@@ -1,25 +1,144 @@
-"""Jobs of an operator in a Kubernetes cluster."""
+"""Jobs of an operator in a Kubernetes cluster, their pods, and the client that watches both.
+
+The template of a pod and its state are those of Kubernetes' core v1.
+"""
 
 import contextlib
 import dataclasses
+import math
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from generic_trainer._core.cluster import Task
-from generic_trainer.launchers._distribution import Distribution
-from generic_trainer.launchers._kubernetes.api import Kind, connect, log_lines
-from generic_trainer.launchers._kubernetes.pods import options_of, status_of_pod
-from generic_trainer.launchers._packing import JobFolder
-from generic_trainer.launchers._remote.service import JobStatus, RemoteService, is_refusal
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.launchers._distribution import Distribution, KubernetesOptions, needed_client
+from generic_trainer.launchers._job import JobFolder
+from generic_trainer.launchers._remote import service
 
+# What a pod may take beyond `preemption_grace_s` to write down how it ended.
+_LAST_WORDS_S = 10
+# Reasons for which a container has not started and never will.
+_STUCK = (
+    "ContainerCannotRun",
+    "CreateContainerConfigError",
+    "ErrImageNeverPull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "StartError",
+)
+_POD_PHASES: Any = {"Running": "running", "Succeeded": "succeeded", "Failed": "failed"}
 # Seconds to connect, and to answer.
 _TIMEOUT_S = (10, 60)
 _NOT_FOUND, _CONFLICT = 404, 409
 # Condition of a job that holds → its phase.
 _PHASES: dict[str, Any] = {"Failed": "failed", "Succeeded": "succeeded", "Complete": "succeeded"}
+# Seconds to connect, and to answer: a log may contain nothing new for hours.
+_LOG_TIMEOUT_S = (10, None)
 
 
-class KubernetesService(RemoteService):
+def options_of(distribution: Distribution) -> KubernetesOptions:
+    """Returns the options of the launcher that makes the pods."""
+    options: KubernetesOptions = getattr(distribution, distribution.launcher)
+    return options
+
+
+def pod_template(
+    distribution: Distribution,
+    task: Task,
+    arguments: Sequence[str],
+    *,
+    container_name: str,
+    env: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """Returns the template of the pods of a type of tasks.
+
+    Args:
+        distribution: the distribution, with the workers' environment in `env`.
+        task: one of the tasks.
+        arguments: of the program; see `_remote.program`.
+        container_name: the operator's name of the container.
+        env: further variables.
+    """
+    options = options_of(distribution)
+    volumes = [(f"volume-{number}", each) for number, each in enumerate(options.volumes.items())]
+    container: dict[str, Any] = {
+        "name": container_name,
+        "image": options.image,
+        "command": ["python", "-m", service.PROGRAM, *map(service.literal, arguments)],
+        "env": [*service.variables(distribution), *env],
+        "resources": _resources(distribution, task),
+        "volumeMounts": [{"name": name, "mountPath": path} for name, (_, path) in volumes],
+    }
+    spec: dict[str, Any] = {
+        "containers": [container],
+        "nodeSelector": dict(options.node_selector),
+        "terminationGracePeriodSeconds": math.ceil(distribution.preemption_grace_s) + _LAST_WORDS_S,
+        "volumes": [
+            {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+            for name, (claim, _) in volumes
+        ],
+    }
+    if options.service_account is not None:
+        spec["serviceAccountName"] = options.service_account
+    # Istio's sidecar, which Kubeflow's namespaces inject, would outlive the training.
+    annotations = {"sidecar.istio.io/inject": "false"}
+    return {"metadata": {"labels": dict(options.labels), "annotations": annotations}, "spec": spec}
+
+
+def status_of_pod(pod: Any, container: str) -> service.TaskStatus:
+    """Returns the state of a pod.
+
+    The reason of the pod, such as an eviction or a preemption, precedes that of its container,
+    whose exit code only follows from it.
+    """
+    status = cause = pod.status
+    phase, exit_code = _POD_PHASES.get(status.phase, "waiting"), None
+    conditions = {(one.type, one.status): one for one in status.conditions or ()}
+    disruption = conditions.get(("DisruptionTarget", "True"))
+    own = [one.state for one in status.container_statuses or () if one.name == container]
+    of_container = next(filter(None, (state.terminated or state.waiting for state in own)), None)
+    if phase == "failed" and (status.reason or disruption is not None):
+        cause = status if status.reason else disruption
+    elif of_container is not None:
+        cause, exit_code = of_container, getattr(of_container, "exit_code", None)
+        phase = "stuck" if cause.reason in _STUCK else phase
+    else:
+        cause = conditions.get(("PodScheduled", "False"), status)
+    name, reason, message = pod.metadata.name, cause.reason or "", cause.message or ""
+    return service.TaskStatus(name, phase, exit_code, reason, message)
+
+
+def _resources(distribution: Distribution, task: Task) -> dict[str, dict[str, str]]:
+    """Returns requests and limits; GPUs can only be limited."""
+    requests, limits = {}, {}
+    if distribution.cpus_per_worker is not None:
+        requests["cpu"] = f"{distribution.cpus_per_worker:g}"
+    if distribution.memory_mb_per_worker is not None:
+        requests["memory"] = limits["memory"] = f"{math.ceil(distribution.memory_mb_per_worker)}Mi"
+    if gpus := service.gpus_of(distribution, task):
+        limits[distribution.gpu_type] = str(gpus)
+    return {"requests": requests, "limits": limits}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A custom resource.
+
+    Attributes:
+        name: such as `"TFJob"`.
+        group: of its API, such as `"kubeflow.org"`.
+        version: of its API.
+        plural: its name in addresses.
+    """
+
+    name: str
+    group: str
+    version: str
+    plural: str
+
+
+class KubernetesService(service.RemoteService):
     """Jobs of an operator; see `RemoteService`.
 
     Attributes:
@@ -105,13 +224,13 @@ class KubernetesService(RemoteService):
         ]
 
     @classmethod
-    def status_of(cls, job: Mapping[str, Any] | None) -> JobStatus:
+    def status_of(cls, job: Mapping[str, Any] | None) -> service.JobStatus:
         """Returns the state of a job, which is None if it was deleted.
 
         It is deleted, or suspended, as soon as that is asked for: from then on its pods end.
         """
         if job is None or job.get("metadata", {}).get("deletionTimestamp"):
-            return JobStatus("deleted")
+            return service.JobStatus("deleted")
         spec, status = job["spec"], job.get("status") or {}
         messages = {
             condition["type"]: condition.get("message", "")
@@ -120,10 +239,10 @@ class KubernetesService(RemoteService):
         }
         for condition, phase in _PHASES.items():
             if condition in messages:
-                return JobStatus(phase, messages[condition])
+                return service.JobStatus(phase, messages[condition])
         if spec.get("runPolicy", spec).get("suspend"):
-            return JobStatus("suspended", messages.get("Suspended", ""))
-        return JobStatus()
+            return service.JobStatus("suspended", messages.get("Suspended", ""))
+        return service.JobStatus()
 
     def mounts(self) -> Collection[str]:
         """Returns the directories at which the volumes are mounted."""
@@ -139,12 +258,12 @@ class KubernetesService(RemoteService):
                         *self._place(kind), manifest, _request_timeout=_TIMEOUT_S
                     )
             except Exception as error:
-                if is_refusal(error):  # else perhaps made: the engine asks again
+                if service.is_refusal(error):  # else perhaps made: the engine asks again
                     with contextlib.suppress(Exception):  # the first error explains more
                         self.delete(name)
                 raise
 
-    def look(self, name: str, folder: JobFolder) -> JobStatus:
+    def look(self, name: str, folder: JobFolder) -> service.JobStatus:
         """Returns the state of a job and its pods."""
         status = self._status(name)
         found = {
@@ -187,7 +306,7 @@ class KubernetesService(RemoteService):
     def _place(self, kind: Kind) -> tuple[str, str, str, str]:
         return kind.group, kind.version, self._options.namespace, kind.plural
 
-    def _status(self, name: str) -> JobStatus:
+    def _status(self, name: str) -> service.JobStatus:
         job = None
         with _accepting(_NOT_FOUND):
             job = self._objects.get_namespaced_custom_object(
@@ -227,3 +346,49 @@ def _accepting(status: int) -> Iterator[None]:
     except Exception as error:
         if getattr(error, "status", None) != status:
             raise
+
+
+def connect(launcher: str) -> tuple[Any, Any]:
+    """Returns the client's APIs of custom objects and of pods, connected to the API server.
+
+    It is found by the service account of this pod, or by kubectl's configuration.
+
+    Args:
+        launcher: its name, for messages.
+
+    Raises:
+        ConfigurationError: the client is not installed, or not configured.
+    """
+    with needed_client(launcher, "kubernetes", "kubernetes"):
+        from kubernetes import client, config
+    configuration = client.Configuration()
+    # The client's own three retries would treble each timeout.
+    configuration.retries = 0
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        path = os.environ.get("KUBECONFIG")
+        try:
+            config.load_kube_config(path, client_configuration=configuration)
+        except config.ConfigException as error:
+            raise ConfigurationError(
+                f"launcher={launcher!r} finds no Kubernetes cluster: this process is not in a pod "
+                f"with a service account, and kubectl's configuration cannot be read ({error})."
+            ) from error
+    connection = client.ApiClient(configuration)
+    return client.CustomObjectsApi(connection), client.CoreV1Api(connection)
+
+
+def log_lines(core: Any, namespace: str, pod: str, container: str) -> Iterator[str]:
+    """Yields the lines of a pod's log, from the first one on, until its container ends."""
+    response = core.read_namespaced_pod_log(
+        pod,
+        namespace,
+        container=container,
+        follow=True,
+        _preload_content=False,
+        _request_timeout=_LOG_TIMEOUT_S,
+    )
+    with contextlib.closing(response):
+        for line in response:  # as soon as it arrives
+            yield line.decode(errors="replace").removesuffix("\n")

@@ -18,13 +18,7 @@ from generic_trainer.errors import WorkerHangError, WorkerLostError, WorkerMemor
 from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._failures import Failure, failure_of_exit_code, signal_name
 from generic_trainer.launchers._job import Job
-from generic_trainer.launchers._local.limits import Limits
-from generic_trainer.launchers._local.placement import (
-    common_environment,
-    own_environment,
-    own_processors,
-    own_streams,
-)
+from generic_trainer.launchers._local import resources
 from generic_trainer.launchers._supervisor import Engine
 from generic_trainer.launchers._worker_end import WorkerEnd
 
@@ -63,7 +57,7 @@ class LocalEngine(Engine):
     def fork_server(self) -> ForkServer:
         """Starts the server that the processes are forked from."""
         preload = ("tensorflow", self._job.fn_args_factory.partition(":")[0])
-        return ForkServer(preload, environment=common_environment(self._distribution))
+        return ForkServer(preload, environment=resources.common_environment(self._distribution))
 
     def start(self) -> None:
         """Starts a process for each task.
@@ -81,7 +75,7 @@ class LocalEngine(Engine):
             task: f"{_HOST}:{stack.enter_context(reserve_port()).getsockname()[1]}"
             for task in self._tasks.values()
         }
-        streams = stack.enter_context(own_streams(list(self._tasks)))
+        streams = stack.enter_context(resources.own_streams(list(self._tasks)))
         self._ends = {}
         self._oom_kills = oom_kills()
         gpus = visible_gpus() if self._distribution.gpus_per_worker != 0 else []
@@ -91,7 +85,7 @@ class LocalEngine(Engine):
             arguments = {
                 "job": job,
                 "name": task.name,
-                "processors": own_processors(self._distribution, number),
+                "processors": resources.own_processors(self._distribution, number),
                 "end": self._file(task, "end"),
                 "peers": peers,
                 "stacks": self._file(task, "stacks"),
@@ -104,9 +98,11 @@ class LocalEngine(Engine):
                     arguments,
                     stdout=stdout,
                     stderr=stderr,
-                    environment=own_environment(self._distribution, task, self._addresses, gpus),
+                    environment=resources.own_environment(
+                        self._distribution, task, self._addresses, gpus
+                    ),
                 )
-        self._limits = Limits(self._distribution, self._pids)
+        self._limits = resources.Limits(self._distribution, self._pids)
 
     def poll(self) -> Sequence[WorkerEnd]:
         """Waits a moment for the next end, and returns all of this attempt.

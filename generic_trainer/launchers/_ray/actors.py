@@ -1,19 +1,29 @@
 """Actors of a run on Ray, from the inside: the address of a task, and its training."""
 
+import contextlib
+import logging
 import os
+import signal
 import socket
+import threading
+from collections.abc import Iterator
 from typing import Any
 
+from generic_trainer._core import internals
 from generic_trainer._core.cluster import TF_CONFIG, reserve_port
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import tasks
-from generic_trainer.launchers._job import Job
+from generic_trainer.launchers._job import Job, unpack
 from generic_trainer.launchers._local.engine import LocalEngine
-from generic_trainer.launchers._packing import unpack
 from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._worker_end import WorkerEnd
+
+# How often each worker asks the head of the cluster, in seconds.
+_DRAIN_POLL_S = 2.0
+
+_logger = logging.getLogger(__name__)
 
 _ports: list[socket.socket] = []  # reserved until this process ends
 
@@ -64,9 +74,37 @@ def run(packed: dict[str, Any], number: int, tf_config: str) -> WorkerEnd:
         task = tasks(job.distribution)[number]
         try:
             _check_storage(job)
-            return supervise_task(job, task, LocalEngine)
+            with _sigterm_if_drained():
+                return supervise_task(job, task, LocalEngine)
         except Exception as error:
             return WorkerEnd.of(error, task.name)
+
+
+@contextlib.contextmanager
+def _sigterm_if_drained() -> Iterator[None]:
+    """Sends SIGTERM to this process once its node is drained: the workers then save and end.
+
+    A node is drained before a cloud preempts it, or an autoscaler or an operator removes it. Ray
+    places nothing more there, but leaves the actors uninformed until the node is gone.
+    """
+    import ray
+
+    draining_nodes = internals.RAY_DRAINING_NODES.get()
+    node, over = ray.get_runtime_context().get_node_id(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_DRAIN_POLL_S):
+            with contextlib.suppress(Exception):  # the head does not answer
+                if node in draining_nodes() and not over.is_set():
+                    _logger.warning("Ray drains the node of this worker: all workers are to save")
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+
+    threading.Thread(target=watch, name="drain", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _check_storage(job: Job) -> None:

@@ -14,8 +14,7 @@ import grpc
 from generic_trainer._core.machine import MIB
 from generic_trainer._core.scratch import ScratchFolder, private_folder
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.launchers._distribution import Distribution
-from generic_trainer.launchers._options import RayOptions, needed_client
+from generic_trainer.launchers._distribution import Distribution, RayOptions, needed_client
 
 # Almost nothing is kept there: our data are files. Ray refuses less than 75 MiB.
 _OBJECT_STORE_BYTES = 100 * MIB
@@ -26,6 +25,7 @@ _ENVIRONMENT = {
     # A worker that reserves no GPU sees all of them, as without Ray and in later releases of it.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+_NO_COLORS = {"RAY_COLOR_PREFIX": "0"}  # in the log
 _AUTH_MODE = "RAY_AUTH_MODE"
 _CLIENT_PREFIX = "ray://"
 _ANSWER_S, _PLACEMENT_S = 20.0, 300.0
@@ -45,13 +45,17 @@ def connected(distribution: Distribution) -> Iterator[Any]:
             versions of Ray and Python are others; this machine has no room for the workers.
     """
     options = distribution.ray or RayOptions()
-    os.environ["RAY_COLOR_PREFIX"] = "0"
+    os.environ.update(_NO_COLORS)
+    runtime_env = dict(options.runtime_env)
     with contextlib.ExitStack() as stack:
         if options.address is None:
             arguments = _own_ray(distribution, stack)
         else:
             check_reachable(options.address, options.connect_timeout_s or _ANSWER_S)
             arguments = {"address": options.address}
+            if options.address.startswith(_CLIENT_PREFIX):  # a process there prints the lines
+                variables = {**_NO_COLORS, **runtime_env.get("env_vars", {})}
+                runtime_env["env_vars"] = variables
         with needed_client("ray", "'ray[client]'", "ray"):
             import ray
         stack.callback(ray.shutdown)
@@ -63,7 +67,7 @@ def connected(distribution: Distribution) -> Iterator[Any]:
                 **arguments,
                 log_to_driver=True,
                 logging_level=logging.WARNING,
-                runtime_env=dict(options.runtime_env) or None,
+                runtime_env=runtime_env or None,
             )
         except Exception as error:  # plain ones among them
             raise ConfigurationError(f"Ray cannot be used on {where}: {error}") from error

@@ -13,10 +13,9 @@ from typing import Any
 from generic_trainer._core.forkserver import ForkServer
 from generic_trainer._core.output import shown_output
 from generic_trainer._core.progress import recording
-from generic_trainer.launchers._distribution import Distribution
+from generic_trainer.launchers._distribution import Distribution, RayOptions
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._local.engine import LocalEngine
-from generic_trainer.launchers._options import RayOptions
 from generic_trainer.launchers._ray.engine import RayEngine
 from generic_trainer.launchers._supervisor import supervise
 from generic_trainer.launchers._worker_end import WorkerEnd

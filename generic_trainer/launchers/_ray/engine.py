@@ -10,8 +10,7 @@ from generic_trainer._core.cluster import Task, make_tf_config
 from generic_trainer.errors import ConfigurationError, WorkerLostError
 from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._failures import Failure
-from generic_trainer.launchers._job import Job
-from generic_trainer.launchers._packing import pack
+from generic_trainer.launchers._job import Job, pack
 from generic_trainer.launchers._ray.actors import actor_class
 from generic_trainer.launchers._ray.connection import (
     connected,
@@ -64,8 +63,9 @@ class RayEngine(Engine):
             with self._losses():
                 self._start()
         except ImportError as error:
+            cause = getattr(error, "cause", error)  # Ray adds the node's traceback, in colours
             raise ConfigurationError(
-                f"The nodes of the Ray cluster cannot run the job: {error}. Install the same "
+                f"The nodes of the Ray cluster cannot run the job: {cause}. Install the same "
                 "release of generic-trainer[ray] there as here, in the image of the cluster or "
                 "with RayOptions(runtime_env={'pip': ['generic-trainer[ray]']})."
             ) from error
@@ -163,10 +163,13 @@ def placed(ray: Any, distribution: Distribution) -> Iterator[tuple[Any, int]]:
 
     fewest, bundle = distribution.min_processes, resources_per_worker(distribution)
     timeout_s = placement_timeout_s(distribution)
-    numbers = {fewest}
-    for total in (ray.cluster_resources(), ray.available_resources()):
-        numbers.add(max(fewest, min(distribution.num_processes, room_for(distribution, total))))
-    for number in sorted(numbers, reverse=True):
+    tried: set[int] = set()
+    # The second is asked late: at first it lacks what the attempt before has just given back.
+    for room in (ray.cluster_resources, ray.available_resources, dict):
+        number = max(fewest, min(distribution.num_processes, room_for(distribution, room())))
+        if number in tried:
+            continue
+        tried.add(number)
         group = placement_group([bundle] * number)
         try:
             if group.wait(timeout_s if number == fewest else _MORE_S):

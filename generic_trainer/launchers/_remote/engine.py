@@ -21,22 +21,21 @@ from generic_trainer.errors import (
 )
 from generic_trainer.launchers._distribution import tasks
 from generic_trainer.launchers._failures import Failure, failure_of_exit_code, signal_name
-from generic_trainer.launchers._job import Job
-from generic_trainer.launchers._packing import JobFolder, with_carried_environment
-from generic_trainer.launchers._remote.log import shown_log
+from generic_trainer.launchers._job import Job, JobFolder, with_carried_environment
 from generic_trainer.launchers._remote.service import (
     JobStatus,
     RemoteService,
     TaskStatus,
     is_refusal,
+    shown_log,
 )
 from generic_trainer.launchers._supervisor import Engine
 from generic_trainer.launchers._worker_end import WorkerEnd
 
 _SERVICES = {
-    "tfjob": "_kubernetes.tfjob:TFJobs",
-    "trainjob": "_kubernetes.trainjob:TrainJobs",
-    "vertex": "_vertex.service:CustomJobs",
+    "tfjob": "_kubernetes.operators:TFJobs",
+    "trainjob": "_kubernetes.operators:TrainJobs",
+    "vertex": "_vertex:CustomJobs",
 }
 # A service that has never answered for this long is taken for a wrong address.
 _FIRST_ANSWER_S = 120.0

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from generic_trainer._core.cluster import TF_CONFIG, cluster_addresses, this_task
 from generic_trainer.launchers._distribution import tasks
+from generic_trainer.launchers._job import JobFolder
 from generic_trainer.launchers._local.engine import LocalEngine
-from generic_trainer.launchers._packing import JobFolder
 from generic_trainer.launchers._supervisor import supervise_task
-from generic_trainer.launchers._vertex.custom_job import cluster_variables
+from generic_trainer.launchers._vertex import cluster_variables
 
 _logger = logging.getLogger(__name__)
 

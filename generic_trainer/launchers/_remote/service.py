@@ -1,18 +1,24 @@
-"""Interface between the engine of remote jobs and the services that run them."""
+"""Interface between the engine of remote jobs and the services that run them, and shown logs."""
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Collection, Iterator, Mapping
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 from generic_trainer._core.cluster import Task
 from generic_trainer.launchers._distribution import Distribution
-from generic_trainer.launchers._packing import JobFolder
+from generic_trainer.launchers._job import JobFolder
 
 JobPhase = Literal["active", "suspended", "succeeded", "failed", "cancelled", "deleted", "expired"]
 PROGRAM = "generic_trainer.launchers._remote.program"
 # Codes of HTTP that a later request may not meet: timeout, conflict, too many, cancelled.
 _TRANSIENT_CODES = (408, 409, 429, 499)
+
+_LOG_RETRY_S = 1.0
+_LAST_LINES_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,3 +134,39 @@ def gpus_of(distribution: Distribution, task: Task) -> int:
         return 0
     gpus = distribution.gpus_per_worker
     return int(distribution.require_gpu if gpus is None else gpus)
+
+
+@contextlib.contextmanager
+def shown_log(read: Callable[[], tuple[str, Iterator[str]]], prefix: str = "") -> Iterator[None]:
+    """Shows lines on standard output, from a thread, until the context closes; then the rest.
+
+    Args:
+        read: returns the name of the writer, and all lines from the first one on. It is called
+            again if it fails, as while a container is being made, or ends, as a connection may.
+            The log of another writer is shown from its start.
+        prefix: precedes each line.
+    """
+    closes = threading.Event()
+
+    def show() -> None:
+        shown, writer = 0, ""
+        last = False
+        while not last:
+            last = closes.wait(_LOG_RETRY_S if shown else 0.1)
+            with contextlib.suppress(Exception):  # the next turn tries again
+                found, lines = read()
+                if found != writer:
+                    shown, writer = 0, found
+                for number, line in enumerate(lines):
+                    if number >= shown:
+                        sys.stdout.write(f"{prefix}{line}\n")
+                        sys.stdout.flush()
+                        shown += 1
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closes.set()
+        thread.join(_LAST_LINES_S)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from generic_trainer.launchers import Distribution, TFJobOptions
-from generic_trainer.launchers._kubernetes.tfjob import TFJobs
+from generic_trainer.launchers._kubernetes.operators import TFJobs
 from tests.launchers.kubernetes_schema import problems_of
 
 NAME = "generic-trainer-0123456789"

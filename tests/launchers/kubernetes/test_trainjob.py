@@ -9,7 +9,7 @@ import pytest
 
 from generic_trainer.errors import ConfigurationError, WorkerHangError
 from generic_trainer.launchers import Distribution, TrainJobOptions
-from generic_trainer.launchers._kubernetes.trainjob import TrainJobs
+from generic_trainer.launchers._kubernetes.operators import TrainJobs
 from tests.launchers import jobs
 from tests.launchers.jobs import EXPORTS, WAITS, Run
 from tests.launchers.kubernetes.test_tfjob import SHAPES

@@ -12,7 +12,7 @@ from generic_trainer._core.cluster import Task
 from generic_trainer._core.keras import is_keras_3, keras_version
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerHangError
 from generic_trainer.launchers import Distribution
-from generic_trainer.launchers._local.placement import own_environment
+from generic_trainer.launchers._local.resources import own_environment
 from tests.helpers import run_fn
 from tests.launchers import jobs
 from tests.launchers.jobs import Run, runner, told

@@ -8,7 +8,7 @@ import pytest
 from generic_trainer._core.cluster import Task
 from generic_trainer._core.machine import Usage
 from generic_trainer.launchers import Distribution
-from generic_trainer.launchers._local.limits import Limits
+from generic_trainer.launchers._local.resources import Limits
 
 CHIEF = Task("chief", 0)
 HEARTBEAT_S = 600.0

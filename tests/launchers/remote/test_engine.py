@@ -17,7 +17,7 @@ from generic_trainer.errors import (
     WorkerMemoryError,
 )
 from generic_trainer.launchers import Distribution, Job, TFJobOptions
-from generic_trainer.launchers._packing import JobFolder
+from generic_trainer.launchers._job import JobFolder
 from generic_trainer.launchers._remote.engine import RemoteEngine
 from generic_trainer.launchers._remote.service import JobStatus, RemoteService, TaskStatus
 from generic_trainer.launchers._supervisor import supervise

@@ -1,15 +1,16 @@
 """Custom jobs of Vertex AI: what is asked for, how they are followed, retried and cancelled."""
 
+from __future__ import annotations
+
 import functools
 import json
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.cloud.aiplatform_v1.types import AcceleratorType, DiskSpec, Scheduling
 
 from generic_trainer.errors import (
     ConfigurationError,
@@ -19,10 +20,12 @@ from generic_trainer.errors import (
     WorkerMemoryError,
 )
 from generic_trainer.launchers import Distribution, VertexOptions
-from generic_trainer.launchers._vertex.custom_job import LABEL, cluster_variables, custom_job
+from generic_trainer.launchers._vertex import LABEL, cluster_variables, custom_job
 from tests.launchers import jobs
 from tests.launchers.jobs import EXPORTS, WAITS, Run, runner
-from tests.launchers.vertex_stand_in import VertexStandIn, vertex_stand_in
+
+if TYPE_CHECKING:  # Google's client takes seconds to import
+    from tests.launchers.vertex_stand_in import VertexStandIn
 
 OPTIONS = {"image": "example/trainer:1", "project": "my-project", "region": "us-central1"}
 NETWORK = "projects/12345/global/networks/vpc"
@@ -32,7 +35,9 @@ TENSORBOARD = "projects/1/locations/us-central1/tensorboards/2"
 @pytest.fixture
 def vertex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VertexStandIn]:
     """Vertex AI, with nothing in it."""
-    monkeypatch.setattr("generic_trainer.launchers._vertex.service.CustomJobs.poll_s", 0.2)
+    from tests.launchers.vertex_stand_in import vertex_stand_in
+
+    monkeypatch.setattr("generic_trainer.launchers._vertex.CustomJobs.poll_s", 0.2)
     folder = tmp_path / "vertex"
     folder.mkdir()
     with vertex_stand_in(folder) as stand_in:
@@ -48,6 +53,8 @@ def run(vertex: VertexStandIn, examples: Path, tmp_path: Path) -> Run:
 def test_job_asks_for_what_the_distribution_and_the_options_say(
     run: Run, vertex: VertexStandIn
 ) -> None:
+    from google.cloud.aiplatform_v1.types import AcceleratorType, DiskSpec, Scheduling
+
     vertex.instead = "pass"
     run(
         num_workers=3,

@@ -1,6 +1,9 @@
-"""TrainJob of Kubeflow Trainer 2.x, with the TrainingRuntime that gives its pods their place.
+"""Objects of Kubeflow's two operators: TFJob, and TrainJob with its TrainingRuntime.
 
-The fields are those of the custom resource definitions `trainjobs.trainer.kubeflow.org` and
+A TFJob, of the training operator 1.x, has the fields of the custom resource definition
+`tfjobs.kubeflow.org` (v1); the operator sets `TF_CONFIG`.
+
+A TrainJob, of Kubeflow Trainer 2.x, has those of `trainjobs.trainer.kubeflow.org` and
 `trainingruntimes.trainer.kubeflow.org` (v1alpha1), and of JobSet v1alpha2, which Trainer makes of
 them. Trainer has runtimes for PyTorch, JAX and MPI but none for TensorFlow; this is one.
 
@@ -17,9 +20,7 @@ from typing import Any
 
 from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config
 from generic_trainer.launchers._distribution import Distribution, tasks
-from generic_trainer.launchers._kubernetes.api import Kind
-from generic_trainer.launchers._kubernetes.pods import pod_template
-from generic_trainer.launchers._kubernetes.service import KubernetesService
+from generic_trainer.launchers._kubernetes.service import Kind, KubernetesService, pod_template
 
 _GROUP = ("trainer.kubeflow.org", "v1alpha1")
 _RUNTIME = Kind("TrainingRuntime", *_GROUP, "trainingruntimes")
@@ -28,6 +29,9 @@ _INDEX_VARIABLE = "GENERIC_TRAINER_TASK_INDEX"
 # Trainer expects this label at the replicated job that trains.
 _TRAINS = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 _PORT = 2222
+# Of the training operator.
+_LABELS = "training.kubeflow.org/"
+_REPLICA_TYPES = {"chief": "Chief", "worker": "Worker", "ps": "PS"}
 
 
 class TrainJobs(KubernetesService):
@@ -112,3 +116,33 @@ def _place(distribution: Distribution, name: str, task: Task) -> list[dict[str, 
         {"name": _INDEX_VARIABLE, "valueFrom": {"fieldRef": field}},
         {"name": TF_CONFIG, "value": config},
     ]
+
+
+class TFJobs(KubernetesService):
+    """TFJobs; see `KubernetesService`."""
+
+    release = "Kubeflow's training operator 1.x"
+    kinds = (Kind("TFJob", "kubeflow.org", "v1", "tfjobs"),)
+    job_label = f"{_LABELS}job-name"
+    type_label = f"{_LABELS}replica-type"
+    index_label = f"{_LABELS}replica-index"
+    container = "tensorflow"  # where the operator sets TF_CONFIG
+
+    @staticmethod
+    def specs(
+        distribution: Distribution, name: str, arguments: Sequence[str]
+    ) -> tuple[dict[str, Any], ...]:
+        """Returns the specification of the TFJob."""
+        run_policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": 0}
+        if distribution.timeout_s is not None:  # in case this process is killed
+            run_policy["activeDeadlineSeconds"] = math.ceil(distribution.timeout_s)
+        replicas = {}
+        for kind, group in itertools.groupby(tasks(distribution), lambda task: task.type):
+            first, *others = group
+            template = pod_template(distribution, first, arguments, container_name=TFJobs.container)
+            replicas[_REPLICA_TYPES[kind]] = {
+                "replicas": 1 + len(others),
+                "restartPolicy": "Never",
+                "template": template,
+            }
+        return ({"runPolicy": run_policy, "tfReplicaSpecs": replicas},)

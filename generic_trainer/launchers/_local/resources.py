@@ -1,14 +1,16 @@
-"""Share of each worker: its processors, GPUs, environment variables and streams."""
+"""Shares of each worker: processors, GPUs, environment and streams, and the limits watched."""
 
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from generic_trainer._core import machine
 from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config
 from generic_trainer._core.keras import same_keras
-from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.output import flush
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import Distribution
@@ -17,6 +19,12 @@ _STANDARD = (1, 2)
 _COPY_TIMEOUT_S = 5.0
 
 _logger = logging.getLogger(__name__)
+
+# Bytes a second that the members of a cluster exchange while they are idle. The main thread takes
+# no part in that: any read or write of it is progress.
+_IDLE_BYTES = 512
+# The longest time between two samples, and the number of samples within `heartbeat_s`.
+_INTERVAL_S, _LOOKS = 1.0, 20
 
 
 def common_environment(distribution: Distribution) -> dict[str, str]:
@@ -63,7 +71,7 @@ def own_processors(distribution: Distribution, number: int) -> list[int]:
     if distribution.cpus_per_worker is None or not hasattr(os, "sched_setaffinity"):
         return []
     each = max(1, round(distribution.cpus_per_worker))
-    available = available_cpus()
+    available = machine.available_cpus()
     if each * distribution.num_processes > len(available):
         if number == 0:
             _logger.warning(
@@ -134,3 +142,88 @@ def _copy(read_end: int, target: int, name: str) -> None:
             text = prefix + line if line.endswith(b"\n") else prefix + line + b"\n"
             while text:
                 text = text[os.write(target, text) :]
+
+
+@dataclasses.dataclass
+class _Seen:
+    usage: machine.Usage
+    seen_s: float
+    alive_s: float
+
+
+class Limits:
+    """Watches the workers of one attempt."""
+
+    def __init__(
+        self,
+        distribution: Distribution,
+        workers: Iterable[Task],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        usage_of: Callable[[int], machine.Usage | None] = machine.group_usage,
+    ) -> None:
+        """Starts to watch.
+
+        Args:
+            distribution: the limits.
+            workers: all of the attempt.
+            clock: returns seconds.
+            usage_of: process group → its usage.
+        """
+        self._memory_mb = distribution.memory_mb_per_worker
+        self._heartbeat_s = distribution.heartbeat_s
+        self._clock, self._usage_of = clock, usage_of
+        self._seen = {task: _Seen(machine.Usage(), clock(), clock()) for task in workers}
+        interval_s = min(_INTERVAL_S, (self._heartbeat_s or _LOOKS) / _LOOKS)
+        self._interval_s = 0.0 if self._memory_mb else interval_s
+        self._next_s = clock()
+
+    def look(self, running: Mapping[Task, int]) -> None:
+        """Samples the usage of the workers that run, unless the last sample is recent."""
+        now_s = self._clock()
+        if now_s < self._next_s or not (self._memory_mb or self._heartbeat_s):
+            return
+        self._next_s = now_s + self._interval_s
+        for task, group in running.items():
+            usage = self._usage_of(group)
+            if usage is not None:
+                seen = self._seen[task]
+                if _progressed(seen.usage, usage, now_s - seen.seen_s):
+                    seen.alive_s = now_s
+                seen.usage, seen.seen_s = usage, now_s
+            elif self._heartbeat_s or self._memory_mb:
+                _logger.warning("heartbeat_s and memory_mb_per_worker need /proc: they are off")
+                self._heartbeat_s = self._memory_mb = None
+
+    def over_memory(self) -> tuple[Task, float] | None:
+        """Returns a worker that uses more memory than allowed, with the MiB."""
+        for task, seen in self._seen.items():
+            if self._memory_mb and seen.usage.resident_mb > self._memory_mb:
+                return task, seen.usage.resident_mb
+        return None
+
+    def all_idle(self, running: Iterable[Task]) -> bool:
+        """Returns whether no worker has made progress for `heartbeat_s`.
+
+        A worker that waits for another, working one is not stuck; servers wait for orders anyway.
+        """
+        train = [task for task in running if not task.is_server]
+        since_s = max((self._seen[task].alive_s for task in train), default=self._clock())
+        return self._heartbeat_s is not None and self._clock() - since_s > self._heartbeat_s
+
+
+def _progressed(before: machine.Usage, now: machine.Usage, passed_s: float) -> bool:
+    """Returns whether a worker has computed, read or written anything between two samples."""
+    cpu_s = now.cpu_s - before.cpu_s
+    moved_bytes = now.moved_bytes - before.moved_bytes
+    # The time of processes that have ended is missing, hence not `>` alone.
+    if min(cpu_s, moved_bytes) < 0 or cpu_s > machine.IDLE_SHARE * passed_s:
+        return True
+    main_thread_s = now.main_thread_s - before.main_thread_s
+    if now.main_thread_bytes is None:  # so any time of the main thread may be progress
+        return main_thread_s > 0
+    return (
+        main_thread_s > machine.IDLE_MAIN_SHARE * passed_s
+        or now.main_thread_bytes != before.main_thread_bytes
+        or moved_bytes > _IDLE_BYTES * passed_s
+    )
