@@ -9,36 +9,18 @@ the disk is full. An export that failed its last check is kept: the next run of 
 import dataclasses
 import logging
 import os
+import shutil
 from typing import Any
 
-from generic_trainer._core.files import (
-    copy_tree,
-    delete_tree,
-    file_errors_as,
-    follow_links,
-    gfile,
-    move_aside,
-    publish_tree,
-)
-from generic_trainer._core.progress import note
+from generic_trainer._core import files
+from generic_trainer._core.progress import ProgressReader, note
 from generic_trainer._core.scratch import claimed
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._core.values import digest
-from generic_trainer._run.derived_contract import derived_contract
-from generic_trainer._run.live import REPORT_FILE, run_sections
-from generic_trainer._run.rehearse import export_alone, require_passed
+from generic_trainer._run import store
+from generic_trainer._run.contract import derived_contract, export_alone, require_passed
+from generic_trainer._run.live_view import REPORT_FILE, run_sections
 from generic_trainer._run.run_key import parts_of_run_key
-from generic_trainer._run.store import (
-    RUN_FILE,
-    KeptExport,
-    delete_checkpoints,
-    find_kept_export,
-    only_logged,
-    read_facts,
-    sizes_below,
-    take_estimator_export,
-    write_facts,
-)
 from generic_trainer.errors import ConfigurationError, ExportError
 from generic_trainer.launchers import Job, TrainingRequest
 from generic_trainer.user_code import UserCode
@@ -47,6 +29,7 @@ from generic_trainer.validation import (
     ServingContract,
     ValidationReport,
     is_report_file,
+    sign_model,
     write_manifest,
 )
 
@@ -56,12 +39,12 @@ _REPAIRED_DIR = "repaired_export"
 _logger = logging.getLogger(__name__)
 
 
-@file_errors_as(ExportError, "The exported model could not be checked")
+@files.file_errors_as(ExportError, "The exported model could not be checked")
 def check_export(
     request: TrainingRequest,
     contract: ServingContract,
     checker: Checker,
-    kept: KeptExport | None = None,
+    kept: store.KeptExport | None = None,
 ) -> ValidationReport:
     """Checks an export, and writes the report into the ModelRun.
 
@@ -87,7 +70,7 @@ def check_export(
             "--module-file`, or delete that directory to train again),"
         )
     model = os.path.join(exported, SERVING_MODEL_DIR)
-    if not gfile().exists(model):
+    if not files.gfile().exists(model):
         raise ExportError(
             "run_fn returned without exporting a model: expected a SavedModel in "
             f"fn_args.serving_model_dir ({model}), found nothing. Export one with "
@@ -95,8 +78,8 @@ def check_export(
             "`model.export(fn_args.serving_model_dir)`.",
             path=model,
         )
-    take_estimator_export(model, request.model_run_dir)
-    for name in gfile().listdir(exported):
+    store.take_estimator_export(model, request.model_run_dir)
+    for name in files.gfile().listdir(exported):
         follow_links(os.path.join(exported, name.rstrip("/")))
     note(phase="checks")
     _logger.info("Checking the exported model")
@@ -111,7 +94,7 @@ def check_export(
     return report
 
 
-@file_errors_as(ExportError, "The model could not be published")
+@files.file_errors_as(ExportError, "The model could not be published")
 def publish(request: TrainingRequest, exported: str, report: ValidationReport) -> ValidationReport:
     """Moves an export that passed to the place where consumers look for it.
 
@@ -126,16 +109,26 @@ def publish(request: TrainingRequest, exported: str, report: ValidationReport) -
         The report, with the checksum of the model's manifest among its facts.
 
     Raises:
+        ConfigurationError: the key of the signature cannot be used.
         ExportError: a disk is full, for example.
     """
     note(phase="publishing")
-    manifest_hash = write_manifest(os.path.join(exported, SERVING_MODEL_DIR), report)
+    model = os.path.join(exported, SERVING_MODEL_DIR)
+    inputs: dict[str, str] = {}
+    with store.only_logged("The manifest omits the inputs of the training"):  # a damaged file
+        # Another run of the same key may have deleted its facts with its checkpoints.
+        key = store.read_facts(request.checkpoint_dir).get("key") or parts_of_run_key(request, {})
+        # Without those whose digests could betray a short secret.
+        inputs = {name: part for name, part in key.items() if name not in ("custom_config", "env")}
+    manifest_hash = write_manifest(model, report, **inputs)
+    if request.sign_with:
+        sign_model(model, request.sign_with, request.scratch_dir)
     report = _moved(report, request.model_dir, manifest_sha256=manifest_hash)
-    names = sorted(name.rstrip("/") for name in gfile().listdir(exported))
+    names = sorted(name.rstrip("/") for name in files.gfile().listdir(exported))
     for name in sorted(names, key=lambda name: name == SERVING_MODEL_DIR):
-        publish_tree(os.path.join(exported, name), os.path.join(request.model_dir, name))
-    with only_logged("The empty directory of the export could not be deleted"):
-        delete_tree(exported)
+        files.publish_tree(os.path.join(exported, name), os.path.join(request.model_dir, name))
+    with store.only_logged("The empty directory of the export could not be deleted"):
+        files.delete_tree(exported)
     if not request.model_dir.startswith(request.scratch_dir):  # as in a dry run
         _logger.info("Published the model in %s", report.model_dir)
     return report
@@ -144,10 +137,14 @@ def publish(request: TrainingRequest, exported: str, report: ValidationReport) -
 def write_report(report: ValidationReport, request: TrainingRequest) -> None:
     """Writes a report into the ModelRun, with the course of the run and the failing examples."""
     run = ""
-    with only_logged("The report omits the course of the run"):  # damaged files, for example
-        run = run_sections(request)
+    with store.only_logged("The report omits the course of the run"):  # damaged files, for example
+        progress = ProgressReader(request.model_run_dir).look()
+        run = run_sections(request, progress)
+        if progress.goodput:
+            facts = {**report.facts, "goodput": progress.goodput}
+            report = dataclasses.replace(report, facts=facts)
     for name, text in {**report.files, REPORT_FILE: report.to_html(run)}.items():
-        with gfile().GFile(os.path.join(request.model_run_dir, name), "w") as file:
+        with files.gfile().GFile(os.path.join(request.model_run_dir, name), "w") as file:
             file.write(text)
 
 
@@ -155,6 +152,39 @@ def _moved(report: ValidationReport, exported: str, **facts: Any) -> ValidationR
     """Returns a report with further facts, on the model in another directory of exports."""
     model = os.path.join(exported, SERVING_MODEL_DIR)
     return dataclasses.replace(report, model_dir=model, facts={**report.facts, **facts})
+
+
+def follow_links(directory: str) -> None:
+    """Replaces a directory that is a link, and links that lead out of it, by their targets.
+
+    Files of Hugging Face's snapshots, for example, are links to `../../blobs`, which break if the
+    directory is moved, or copied with its links. Broken links and relative links within the
+    directory are kept. Remote directories have no links.
+    """
+    if files.is_remote(directory):
+        return
+    if os.path.islink(directory) and os.path.exists(directory):
+        _follow(directory)
+    for folder, folders, names in os.walk(directory):
+        for path in (os.path.join(folder, name) for name in (*folders, *names)):
+            if os.path.islink(path) and _leads_out(path, os.path.realpath(directory)):
+                _follow(path)
+
+
+def _follow(link: str) -> None:
+    part = f"{link}.part"
+    copy = shutil.copytree if os.path.isdir(link) else shutil.copyfile
+    copy(os.path.realpath(link), part)
+    os.unlink(link)
+    os.rename(part, link)
+
+
+def _leads_out(link: str, root: str) -> bool:
+    """Whether the target of a link does not move along with a directory."""
+    real = os.path.realpath(link)
+    if not os.path.exists(real) or f"{root}{os.sep}".startswith(f"{real}{os.sep}"):
+        return False  # broken, or a loop
+    return os.path.isabs(os.readlink(link)) or not real.startswith(f"{root}{os.sep}")
 
 
 # ---- exports that were kept ----------------------------------------------------------------------
@@ -179,7 +209,7 @@ def publish_kept_export(request: TrainingRequest, checker: Checker) -> Validatio
         ModelValidationError: it fails; training again would give the same model.
         ExportError: it cannot be published, because a disk is full for example.
     """
-    kept = find_kept_export(request)
+    kept = store.find_kept_export(request)
     if kept is None:
         return None
     with claimed(kept.directory):
@@ -193,7 +223,7 @@ def publish_kept_export(request: TrainingRequest, checker: Checker) -> Validatio
 
 
 def publish_from(
-    kept: KeptExport, request: TrainingRequest, report: ValidationReport
+    kept: store.KeptExport, request: TrainingRequest, report: ValidationReport
 ) -> ValidationReport:
     """Publishes a kept export into the artifacts of a run, and deletes the failed run.
 
@@ -211,16 +241,16 @@ def publish_from(
     report = publish(
         request, kept.export_dir, _moved(report, request.model_dir, trained_in=kept.directory)
     )
-    with only_logged("The files of the failed run could not be moved"):
-        for name in gfile().listdir(kept.directory):
-            if name == RUN_FILE or is_report_file(name):
-                gfile().remove(os.path.join(kept.directory, name))
-        move_aside(kept.directory, request.model_run_dir)
+    with store.only_logged("The files of the failed run could not be moved"):
+        for name in files.gfile().listdir(kept.directory):
+            if name == store.RUN_FILE or is_report_file(name):
+                files.gfile().remove(os.path.join(kept.directory, name))
+        files.move_aside(kept.directory, request.model_run_dir)
         write_report(report, request)
-        delete_tree(kept.directory)
+        files.delete_tree(kept.directory)
     failed = dataclasses.replace(request, model_run_dir=kept.directory)
     for key in kept.run_keys:
-        delete_checkpoints(failed.checkpoint_dir_of(key))
+        store.delete_checkpoints(failed.checkpoint_dir_of(key))
     return report
 
 
@@ -234,10 +264,10 @@ def kept_job(directory: str, **changes: Any) -> Job:
     Raises:
         ConfigurationError: the directory holds no export that could be published.
     """
-    path = os.path.join(directory, RUN_FILE)
+    path = os.path.join(directory, store.RUN_FILE)
     try:
         # Others may write there: nothing is unpickled.
-        job = Job.from_json(read_facts(directory)["job"], is_ours=False)
+        job = Job.from_json(store.read_facts(directory)["job"], is_ours=False)
     except Exception as error:  # damaged values raise any class
         raise ConfigurationError(
             f"The job of the run cannot be read from {path}: {error}. If custom_config holds an "
@@ -250,8 +280,8 @@ def kept_job(directory: str, **changes: Any) -> Job:
 
 
 def check_again(
-    kept: KeptExport, job: Job, checker: Checker, *, repaired: UserCode | None = None
-) -> tuple[KeptExport, ValidationReport]:
+    kept: store.KeptExport, job: Job, checker: Checker, *, repaired: UserCode | None = None
+) -> tuple[store.KeptExport, ValidationReport]:
     """Checks a kept export once more, and replaces it by a repaired one that passes.
 
     Args:
@@ -287,18 +317,18 @@ def check_again(
         kept = dataclasses.replace(
             kept,
             run_keys=tuple(dict.fromkeys([*kept.run_keys, key])),
-            files=sizes_below(kept.export_dir),
+            files=store.sizes_below(kept.export_dir),
         )
-        write_facts(kept.directory, run_keys=kept.run_keys, files=kept.files)
+        store.write_facts(kept.directory, run_keys=kept.run_keys, files=kept.files)
         for key in kept.run_keys:
-            write_facts(request.checkpoint_dir_of(key), kept_in=kept.directory)
+            store.write_facts(request.checkpoint_dir_of(key), kept_in=kept.directory)
     return kept, report
 
 
-def _replace(kept: KeptExport, exported: str) -> None:
+def _replace(kept: store.KeptExport, exported: str) -> None:
     """Replaces the kept exports by those of the same names in a local directory."""
     for name in os.listdir(exported):
         beside = os.path.join(kept.directory, _REPAIRED_DIR, name)
-        copy_tree(os.path.join(exported, name), beside)
-        publish_tree(beside, os.path.join(kept.export_dir, name))
-    delete_tree(os.path.join(kept.directory, _REPAIRED_DIR))
+        files.copy_tree(os.path.join(exported, name), beside)
+        files.publish_tree(beside, os.path.join(kept.export_dir, name))
+    files.delete_tree(os.path.join(kept.directory, _REPAIRED_DIR))

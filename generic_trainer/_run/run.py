@@ -3,24 +3,22 @@
 import logging
 from collections.abc import Sequence
 
-from generic_trainer._core.protos import load_schema
-from generic_trainer._core.texts import did_you_mean
-from generic_trainer._run.derived_contract import derived_contract, features_of
-from generic_trainer._run.live import live_run
+from generic_trainer._core.texts import did_you_mean, load_schema
+from generic_trainer._run import store
+from generic_trainer._run.contract import derived_contract, features_of, rehearse
+from generic_trainer._run.live_run import live_run
 from generic_trainer._run.publish import check_export, publish, publish_kept_export
-from generic_trainer._run.rehearse import rehearse
-from generic_trainer._run.store import (
-    delete_checkpoints,
-    keep_failed_run,
-    own_staging,
-    record_export,
-    sizes_below,
-)
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers import Job, launch
 from generic_trainer.tracking import Tracking, track
 from generic_trainer.training import is_chief
-from generic_trainer.validation import Checker, ServingContract, ValidationReport, lint_eval_config
+from generic_trainer.validation import (
+    Checker,
+    ServingContract,
+    ValidationReport,
+    lint_eval_config,
+    signer,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -38,24 +36,27 @@ def train_and_publish(job: Job, trackings: Sequence[Tracking] = ()) -> Validatio
         The report on the published model; None in workers, which publish nothing.
 
     Raises:
-        ConfigurationError: the Evaluator would fail with the eval config.
+        ConfigurationError: the Evaluator would fail with the eval config, or the key of the
+            signature cannot be used.
         GenericTrainerError: see `Launcher` and `publish`.
     """
     if not is_chief():
         launch(job)
         return None
-    with own_staging(job.request):
+    with store.own_staging(job.request):
         try:
             with live_run(job.request.model_run_dir), track(job, trackings) as tracked:
                 tracked.report = report = _train_and_publish(job)
             return report
         except Exception:
-            keep_failed_run(job.request)
+            store.keep_failed_run(job.request)
             raise
 
 
 def _train_and_publish(job: Job) -> ValidationReport:
     request = job.request
+    if request.sign_with:
+        signer(request.sign_with)  # raises now for a key that cannot sign, not after the training
     contract = derived_contract(request)
     _check_eval_config(contract)
     _check_label_keys(contract)
@@ -70,12 +71,12 @@ def _train_and_publish(job: Job) -> ValidationReport:
         files = None
         try:
             report = check_export(request, contract, checker)
-            files = sizes_below(request.staging_dir)  # now: publishing moves them one by one
+            files = store.sizes_below(request.staging_dir)  # now: publishing moves them one by one
             report = publish(request, request.staging_dir, report)
         except Exception:
-            record_export(job, files)
+            store.record_export(job, files)
             raise
-        delete_checkpoints(request.checkpoint_dir)
+        store.delete_checkpoints(request.checkpoint_dir)
         return report
 
 

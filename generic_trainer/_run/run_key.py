@@ -100,7 +100,8 @@ def _files_digest(paths: Sequence[str]) -> str:
 
 def _files(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     for pattern in paths:
-        for path in sorted(gfile().glob(pattern)):
+        # The name of an input may look like a pattern: "base[1]".
+        for path in [pattern] if gfile().exists(pattern) else sorted(gfile().glob(pattern)):
             if gfile().isdir(path):
                 yield from ((name, os.path.join(path, name)) for name in files_below(path))
             else:

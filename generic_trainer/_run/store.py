@@ -37,8 +37,7 @@ from generic_trainer._core.files import (
     read_whole,
     write_whole,
 )
-from generic_trainer._core.locks import locks_held
-from generic_trainer._core.scratch import LOCK_SUFFIX, claimed, sweep
+from generic_trainer._core.scratch import LOCK_SUFFIX, claimed, locks_held, sweep
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._core.values import digest
 from generic_trainer._run.run_key import parts_of_run_key
@@ -46,7 +45,6 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import REJECTED_DIR, Job, TrainingRequest
 
 RUN_FILE = "run.json"
-_LOCK_FILE = ".lock"
 _ESTIMATOR_EXPORT = re.compile(r"export/[^/]+/\d+/saved_model\.pb")
 _ESTIMATOR_DIR = "estimator"
 
@@ -115,8 +113,7 @@ def keep_failed_run(request: TrainingRequest) -> None:
     """
     move_aside(request.model_run_dir, request.failed_run_dir)
     if gfile().exists(request.staging_dir):
-        move_aside(request.staging_dir, request.rejected_export_dir)
-        delete_tree(request.staging_dir)
+        publish_tree(request.staging_dir, request.rejected_export_dir)
     _logger.error("The log and the export of the failed run are in %s", request.failed_run_dir)
     directory = request.checkpoint_dir
     if not _has_checkpoints(directory) and "kept_in" not in read_facts(directory):
@@ -191,7 +188,7 @@ def delete_checkpoints(directory: str) -> None:
 
 
 def _has_checkpoints(directory: str) -> bool:
-    ours = {RUN_FILE, _LOCK_FILE}
+    ours = {RUN_FILE, LOCK_SUFFIX}
     return any(os.path.basename(path) not in ours for path in files_below(directory))
 
 

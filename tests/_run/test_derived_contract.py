@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from generic_trainer._run.derived_contract import derived_contract
+from generic_trainer._run.contract import derived_contract
 from tests import helpers
 from tests._run.test_run_key import request_in
 

@@ -43,7 +43,7 @@ def failed(root: Path, layout: str = LOCAL, **changes: object) -> KeptExport:
     request = run_of(root, 1, layout, **changes)
     model = Path(request.staging_dir, "Format-Serving")
     model.mkdir(parents=True)
-    (model / "saved_model.pb").write_bytes(b"a model")
+    (model / "saved_model.pb").write_text(f"model {len(changes)}")
     record_export(Job(request=request, fn_args_factory=""))
     keep_failed_run(request)
     return KeptExport.read(request.failed_run_dir)
@@ -61,6 +61,8 @@ def test_runs_of_another_key_do_not(tmp_path: Path) -> None:
     assert find_kept_export(run_of(tmp_path, 2, custom_config={"units": 16})) is None
     code = UserCode("trainer", digest="def")
     assert find_kept_export(run_of(tmp_path, 2, user_code=code)) is None
+    kept = failed(tmp_path, user_code=code)  # in the same directory
+    assert Path(kept.export_dir, "Format-Serving/saved_model.pb").read_text() == "model 1"
 
 
 def delete(kept: KeptExport) -> None:

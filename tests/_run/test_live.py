@@ -1,5 +1,6 @@
 """The live run: pages, terminal and notebook, and what happens where nothing can be shown."""
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -8,10 +9,9 @@ import pytest
 
 from generic_trainer._core.event_files import scalars_by_step
 from generic_trainer._core.progress import Progress, ProgressReader, note, recording
-from generic_trainer._run.live import live_run, run_sections, run_view
-from generic_trainer._run.live.live_run import LogLines, text_of
-from generic_trainer._run.live.report import render
-from generic_trainer._run.live.view import View, view_of
+from generic_trainer._run.live_run import LogLines, live_run, text_of
+from generic_trainer._run.live_view import View, render, run_sections, run_view, view_of
+from generic_trainer._run.publish import write_report
 from generic_trainer.validation import Result, ValidationReport
 from tests._run.test_run_key import request_in
 
@@ -99,17 +99,29 @@ def test_pages_escape_what_others_have_named(tmp_path: Path) -> None:
     run_dir = tmp_path / EVIL.replace("/", "")
     write_run(run_dir, name=EVIL, phase=EVIL)
     (run_dir / "training.log").write_text(f"{EVIL}\n")
-    sections = run_sections(request_in(tmp_path, model_run_dir=str(run_dir)))
+    sections = run_sections(
+        request_in(tmp_path, model_run_dir=str(run_dir)), ProgressReader(str(run_dir)).look()
+    )
     report = ValidationReport(EVIL, (Result(EVIL, "pass", EVIL),)).to_html(sections)
     (run_dir / "report.html").write_text(report)
-    pages = [
-        report,
-        page_of(view(run_dir)),
-        render("cell.html", view=view(run_dir)),
-        run_view(str(run_dir)),
-    ]
+    cell = render("cell.html", view=view(run_dir))
+    pages = [report, page_of(view(run_dir)), cell, run_view(str(run_dir))]
     for page in pages:
         assert "<script" not in page and "script" in page
+
+
+def test_report_states_what_the_time_went_into(tmp_path: Path) -> None:
+    run_dir = tmp_path / "model_run"
+    with recording(str(run_dir), "run") as log:
+        log.write(at=1000.0, phase="training")
+        log.write(at=1010.0, step=1)
+        log.write(at=1040.0, step=31)
+    write_report(ValidationReport("model", ()), request_in(tmp_path, model_run_dir=str(run_dir)))
+    goodput = json.loads((run_dir / "report.json").read_text())["facts"]["goodput"]
+    assert {name: share for name, share in goodput.items() if share} == {
+        "productive_training": 0.75, "program_startup": 0.25,
+    }  # fmt: skip
+    assert "productive_training 75.0%" in (run_dir / "report.html").read_text()
 
 
 def test_the_page_loads_itself_again_while_the_run_goes_on(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from generic_trainer._run.rehearse import not_cured_by_training, rehearse
+from generic_trainer._run.contract import not_cured_by_training, rehearse
 from generic_trainer.errors import ModelValidationError
 from generic_trainer.launchers import Job
 from generic_trainer.user_code import bundle_module_file

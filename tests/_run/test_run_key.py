@@ -45,11 +45,12 @@ def parts(request: TrainingRequest, **env: str) -> dict[str, str]:
     return parts_of_run_key(request, env)
 
 
-def test_the_same_inputs_elsewhere_and_other_outputs_change_nothing(tmp_path: Path) -> None:
+def test_the_same_inputs_elsewhere_change_nothing_but_the_environment_does(tmp_path: Path) -> None:
     first, second = request_in(tmp_path / "a"), request_in(tmp_path / "b")
     assert parts(first) == parts(second)
     first, second = with_run_key(first, {}), with_run_key(second, {})
     assert (first.run_key, first.seed) == (second.run_key, second.seed)
+    assert parts(first, RATE="0.1")["env"] != parts(first, RATE="0.2")["env"]
 
 
 @pytest.mark.parametrize(
@@ -71,11 +72,6 @@ def test_what_decides_the_outcome_is_part_of_the_key(
     assert {name for name in first if first[name] != second[name]} == {part}
 
 
-def test_the_environment_of_the_workers_is_part_of_the_key(tmp_path: Path) -> None:
-    request = request_in(tmp_path)
-    assert parts(request, RATE="0.1")["env"] != parts(request, RATE="0.2")["env"]
-
-
 def test_versions_of_imported_packages_are_part_of_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,12 +87,14 @@ def test_versions_of_imported_packages_are_part_of_the_key(
         importlib.metadata, "version", lambda name: installed(name) + ".1" * (name == "numpy")
     )
     assert parts(request)["packages"] != packages
+    installed_code = request_in(tmp_path, user_code=UserCode("yaml.trainer"))
+    assert "PyYAML" in parts(installed_code)["packages"]
 
 
 def test_files_and_directories_count_with_all_their_content(tmp_path: Path) -> None:
-    graph = tmp_path / "graph" / "transform_fn"
+    graph = tmp_path / "graph[1]" / "transform_fn"
     graph.mkdir(parents=True)
-    request = request_in(tmp_path, transform_graph_path=str(tmp_path / "graph"))
+    request = request_in(tmp_path, transform_graph_path=str(graph.parent))
     before = parts(request)
     (graph / "saved_model.pb").write_text("x", encoding="utf-8")
     (tmp_path / "Split-train" / "data").write_text("others", encoding="utf-8")

@@ -17,8 +17,7 @@ from typing import Any
 from generic_trainer._core.event_files import ScalarReader
 from generic_trainer._core.files import gfile, is_remote, write_whole
 from generic_trainer._core.progress import Progress, ProgressReader, note, recording
-from generic_trainer._run.live.report import LIVE_FILE, REPORT_FILE, render, run_view
-from generic_trainer._run.live.view import View, view_of
+from generic_trainer._run.live_view import LIVE_FILE, REPORT_FILE, View, render, run_view, view_of
 
 _EVERY_S, _REMOTE_EVERY_S = 1.0, 15.0
 # A look at a long run with many curves takes longer: rest so many times as long, in CPU seconds.

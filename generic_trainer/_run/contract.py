@@ -1,6 +1,7 @@
-"""Rehearsals: the export of an untrained model is checked before the training.
+"""The contract of a run, completed from its inputs, and a rehearsal before the training.
 
-Only `export_fn` is called; a module without one is not rehearsed.
+A rehearsal checks the export of an untrained model. Only `export_fn` is called; a module without
+one is not rehearsed.
 
 A false alarm would cost the run. So by default a rehearsal rejects only failures that the code
 decides and training cannot change. Failures that untrained weights, unadapted vocabularies or an
@@ -10,22 +11,107 @@ decides and training cannot change. Failures that untrained weights, unadapted v
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from generic_trainer import errors
+from generic_trainer._core import tfx_names
+from generic_trainer._core.files import gfile
 from generic_trainer._core.progress import recording
-from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
-from generic_trainer.errors import GenericTrainerError, ModelValidationError, WorkerLostError
-from generic_trainer.launchers import Distribution, Job, launch
+from generic_trainer._core.texts import load_schema
+from generic_trainer.launchers import Distribution, Job, TrainingRequest, launch
 from generic_trainer.user_code import defines_function
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, all_checks
 
 _EXPORT_FN = "export_fn"
 _REHEARSAL_DIR = "rehearsal"
 _TIMEOUT_S = 120.0  # of `export_fn`, if the contract does not ask for it
-
 _ABLE_TO_SCORE = frozenset({"scores", "outputs_finite"})
 
 _logger = logging.getLogger(__name__)
+
+
+def derived_contract(request: TrainingRequest) -> ServingContract:
+    """Returns the contract of the run, completed from its inputs.
+
+    Fields that the user's contract leaves empty come from elsewhere: eval examples, their
+    statistics, the schema, the base model and the eval config from the component's inputs, and
+    consumers from the pipeline.
+
+    Behind Transform the examples are the raw ones, because Evaluator and servers send those: the
+    examples that the transform graph was made from, or the extra input `raw_examples`.
+
+    Raises:
+        DataError: the eval examples cannot be read.
+    """
+    contract = request.contract or ServingContract(signatures=())
+    if contract.format == "any":
+        return contract
+    graph, schema = request.transform_graph_path, request.schema_path
+    derived = {
+        **_examples(request),
+        "schema": schema if graph is None else os.path.join(graph, tfx_names.RAW_SCHEMA),
+        "statistics": request.statistics_path,
+        "transform_graph": graph,
+        "base_model": request.base_model,
+        "eval_config": request.eval_config,
+        "consumers": request.consumers,
+    }
+    return dataclasses.replace(
+        contract, **{name: value for name, value in derived.items() if not getattr(contract, name)}
+    )
+
+
+def _examples(request: TrainingRequest) -> dict[str, Any]:
+    if not request.examples_format.is_tf_example:
+        return {}
+    pattern = request.eval_files[0]
+    if not _transformed(request, pattern):
+        return {"examples": pattern}
+    split_and_files = pattern.split(os.sep)[-2:]
+    if tfx_names.RAW_EXAMPLES in request.extra_inputs:
+        (uri, *_) = request.extra_inputs[tfx_names.RAW_EXAMPLES]
+        return {"examples": os.path.join(uri, *split_and_files)}
+    for uri in request.raw_examples:
+        raw = os.path.join(uri, *split_and_files)
+        if gfile().glob(raw):  # they may be deleted by now
+            return {"examples": raw}
+    return {"examples": pattern, "examples_transformed": True}
+
+
+def _transformed(request: TrainingRequest, pattern: str) -> bool:
+    """Whether the examples are the output of the transform graph rather than its input."""
+    if request.transform_graph_path is None:
+        return False
+    schema = load_schema(os.path.join(request.transform_graph_path, tfx_names.TRANSFORMED_SCHEMA))
+    return features_of(pattern, 1) <= {feature.name for feature in schema.feature}
+
+
+def features_of(examples: str | Sequence[bytes], count: int = 100) -> set[str]:
+    """Returns the features that the first examples have.
+
+    Args:
+        examples: a pattern of TFRecord files, or serialized examples.
+        count: how many examples to look at.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    from generic_trainer._core.records import read_records
+
+    try:
+        found = [tf.train.Example.FromString(each) for each in read_records(examples, count)]
+    except DecodeError as error:
+        path = examples if isinstance(examples, str) else None
+        raise errors.DataError(
+            f"A record of {path or 'the examples'} is not a serialized tf.Example ({error}). Write "
+            "the split again.",
+            path=path,
+        ) from error
+    return {name for example in found for name in example.features.feature}
 
 
 def rehearse(job: Job, contract: ServingContract, checker: Checker) -> None:
@@ -54,9 +140,9 @@ def rehearse(job: Job, contract: ServingContract, checker: Checker) -> None:
                 )
             return
         required = contract if is_asked_for else _of_any_size(contract)
-        report = checker.validate(os.path.join(directory, SERVING_MODEL_DIR), required)
-    except GenericTrainerError as error:
-        if is_asked_for or isinstance(error, WorkerLostError):
+        report = checker.validate(os.path.join(directory, tfx_names.SERVING_MODEL_DIR), required)
+    except errors.GenericTrainerError as error:
+        if is_asked_for or isinstance(error, errors.WorkerLostError):
             raise
         _logger.warning(
             "export_fn cannot export untrained weights, so its export is checked only after the "
@@ -98,7 +184,7 @@ def require_passed(report: ValidationReport, subject: str) -> None:
         ModelValidationError: a check failed.
     """
     if not report.passed:
-        raise ModelValidationError(
+        raise errors.ModelValidationError(
             f"{subject} failed its checks and is not published.\n{report.summary()}",
             path=report.model_dir,
             report=report,
