@@ -31,7 +31,7 @@ _NO_FILE = re.compile(rb"|(local|bytes)://.*", re.DOTALL)
 
 # Ops that may read an asset of the model: they travel with it.
 _READERS = re.compile(
-    r"ReadFile|InitializeTableFromTextFile(V2)?|"
+    r"ReadFile|InitializeTableFromTextFile(V2)?|Restore(V2|Slice)?|"
     r"(Experimental)?(TFRecord|TextLine|FixedLengthRecord|CSV|LMDB)Dataset(V2)?"
 )
 # They hand on the path that they get, alone or among others, and make no other of it.
@@ -47,14 +47,27 @@ _COMPRESSIONS = (b"", b"GZIP", b"ZLIB")
 def reaches_out(node: Any) -> bool:
     """Returns whether the op of a `NodeDef` reaches files or the network; an unknown op does not.
 
-    An op reaches nothing whose file is an attribute that is not set.
+    An op reaches nothing whose file is an attribute that is not set. In a function, its caller may
+    set it.
     """
     if node.op == "PrintV2":
-        return bool(node.attr["output_stream"].s.startswith(b"file:"))
+        stream = node.attr["output_stream"]
+        return bool(stream.placeholder or stream.s.startswith(b"file:"))
     always, attributes = _reach_of(node.op)
     values = [node.attr[name] for name in attributes]
     texts = (text for value in values for text in (value.s, *value.list.s))
-    return always or not all(map(_NO_FILE.fullmatch, texts))
+    is_set = any(value.placeholder for value in values)
+    return always or is_set or not all(map(_NO_FILE.fullmatch, texts))
+
+
+def may_reach_out(op: str, has_file: bool) -> bool:
+    """Returns whether an op whose attributes are not known can reach files or the network.
+
+    Args:
+        op: its name.
+        has_file: whether the model has the address of a file, which `PrintV2` needs.
+    """
+    return any(_reach_of(op)) or (op == "PrintV2" and has_file)
 
 
 @functools.cache  # of an op that thousands of nodes have
@@ -205,8 +218,16 @@ def _makes_hidden_handles(node: Any) -> bool:
 
     kinds = (node.attr[name].type for name in ("dtype", "out_type"))
     is_maker = node.op in ("Const", "HostConst", "Placeholder", "ParseTensor", "DecodeProtoV2")
-    return node.op == "_VarHandlesOp" or (is_maker and tf.resource.as_datatype_enum in kinds)
+    is_named = node.op != "_VarHandlesOp" and not node.attr["shared_name"].placeholder
+    return not is_named or (is_maker and tf.resource.as_datatype_enum in kinds)
 
 
 def _texts(node: Any) -> list[bytes]:
-    return list(node.attr["value"].tensor.string_val)
+    """Returns the strings of a constant: stored, packed, or passed by the caller of its function.
+
+    Packed strings are returned as one, without the first byte, the length of a short string.
+    """
+    value = node.attr["value"]
+    packed = [value.tensor.tensor_content[1:]] if value.tensor.tensor_content else []
+    passed = [b"$" + value.placeholder.encode()] if value.placeholder else []
+    return [*value.tensor.string_val, *packed, *passed]

@@ -177,7 +177,7 @@ class Check:
         except Exception as error:
             message = f"the check ended with {reason_of(error)}"
             remedy = "find out why this part of the model cannot be examined"
-            findings.append(fail(message, remedy, may_be_meant=True))
+            findings.append(Finding("warn" if self.is_advisory else "fail", message, remedy, True))
         result = merge(self.name, findings, time.perf_counter() - started)
         return result if findings else dataclasses.replace(result, message=self.summary)
 

@@ -293,6 +293,7 @@ class PartialReport:
             "scratch": scratch,
             "memory_limit_mb": memory_limit_mb,
             "fetch_environment": dict(os.environ) if is_fetched else {},
+            "facts": self.facts,  # those of processes that have died by then
         }
 
     def take(self, event: dict[str, Any]) -> None:

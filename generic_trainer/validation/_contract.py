@@ -16,9 +16,9 @@ import pydantic
 from pydantic_core import core_schema
 
 from generic_trainer._core.options import AtLeastZero, Expected, Options, Positive, options
-from generic_trainer._core.protos import parse_proto
-from generic_trainer._core.texts import describe, did_you_mean, parse_yaml, shown
+from generic_trainer._core.texts import describe, did_you_mean, parse_proto, parse_yaml, shown
 from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.validation._op_registries import minor_of, minors
 
 Severity = Literal["fail", "warn", "skip"]
 # Fields that name files, or hold their content.
@@ -29,7 +29,7 @@ SOURCES = (
 # Every check, in the order in which they run. A function of `_checks` has the name of its check.
 CHECK_NAMES = (
     "presence", "inputs_read", "manifest_matches", "other_formats", "format_consumers", "leftovers",
-    "parses", "fingerprint", "serve_tag", "tensorflow_version", "signatures_exist",
+    "parses", "fingerprint", "serve_tag", "tensorflow_version", "served_by", "signatures_exist",
     "required_signatures", "signature_specs", "serialized_input", "batch_dimension", "output_shape",
     "signature_tensors", "signature_methods", "composite_tensors", "schema_features",
     "label_inputs", "unregistered_ops", "denied_ops", "python_ops", "file_ops", "absolute_paths",
@@ -46,6 +46,7 @@ _MODULES = {  # of protos
     "DatasetFeatureStatisticsList": "tensorflow_metadata.proto.v0.statistics_pb2",
 }
 _TENSOR = re.compile(r"\w+(\[((None|-?\d{1,18})(,(None|-?\d{1,18}))*,?)?\])?")
+_SERVED_BY = re.compile(r"tensorflow(?:[-_]serving)?==2\.(\d{1,3})(?:\.\w+)*")
 # Names of nodes in a pipeline, whose own ids contain the component's name as a rule.
 EVALUATOR, BULK_INFERRER, INFRA_VALIDATOR = "evaluator", "bulk_?inferr?er", "infra_?validator"
 _SERVER = f"pusher|{INFRA_VALIDATOR}|serving"
@@ -63,6 +64,19 @@ def _tensor(value: str) -> str:
     if not _TENSOR.fullmatch(value.replace(" ", "")):
         raise ValueError(f"must be a tensor such as 'float32[None, 1]', got {describe(value)}")
     return value
+
+
+def _servers(values: tuple[str, ...]) -> tuple[str, ...]:
+    known = minors()
+    for value in values:
+        found = _SERVED_BY.fullmatch(value.replace(" ", ""))
+        if found is None or int(found[1]) not in known:
+            kinds = "'tensorflow==2.N' or 'tensorflow_serving==2.N'"
+            is_tflite = value.startswith("tflite")
+            why = ": ops of TFLite have versions of their own" if is_tflite else ""
+            span = f"N from {known[0]} to {known[-1]}"
+            raise ValueError(f"must be {kinds}, {span}, got {shown(value)}{why}")
+    return values
 
 
 def _spec(value: Any) -> Any:
@@ -93,8 +107,7 @@ class _Source:
 
     def __get_pydantic_core_schema__(self, *_: Any) -> Any:
         return core_schema.no_info_plain_validator_function(
-            self._checked,
-            serialization=core_schema.plain_serializer_function_ser_schema(_encoded),
+            self._checked, serialization=core_schema.plain_serializer_function_ser_schema(_encoded)
         )
 
     def _checked(self, value: Any) -> Any:
@@ -216,6 +229,8 @@ class ServingContract(Options):
             times it; a larger one is a failure. By default 0.001; float16 weights cause a warning
             from 0.01 on and integers from 0.05 on, if 5 % of the predictions differ by more.
         parity_rtol: allowed difference relative to the source's prediction.
+        served_by: releases that will serve the model, such as `"tensorflow_serving==2.19"` or
+            `"tensorflow==2.16"`. An op, attribute or dtype that one of them lacks is a failure.
 
     Raises:
         ConfigurationError: a value is wrong; all wrong values are listed.
@@ -247,14 +262,18 @@ class ServingContract(Options):
     parity_atol: AtLeastZero | None = None
     parity_rtol: AtLeastZero | None = None
     statistics: Annotated[Any, _Source("DatasetFeatureStatisticsList")] = None
+    served_by: Annotated[Names, pydantic.AfterValidator(_servers)] = ()
+
+    @property
+    def servers(self) -> dict[str, int]:
+        """Name of each release that will serve the model → its minor version of TensorFlow 2."""
+        return {name: minor_of(name.partition("==")[2]) for name in self.served_by}
 
     @property
     def signature_specs(self) -> tuple[SignatureSpec, ...]:
         """The required signatures, names alone made into `SignatureSpec`s."""
-        return tuple(
-            item if isinstance(item, SignatureSpec) else SignatureSpec(item)
-            for item in self.signatures
-        )
+        specs = (s if isinstance(s, SignatureSpec) else SignatureSpec(s) for s in self.signatures)
+        return tuple(specs)
 
     @property
     def paths(self) -> dict[str, str]:

@@ -114,12 +114,12 @@ def _column(rows: list[Any], name: str, tensor: Tensor) -> np.ndarray:
     kind = _kind_of(tensor.dtype)
     if any(row[key].WhichOneof("kind") != kind for row in rows):
         raise ValueError(f"{key} is not a {kind} in every row")
-    dims = (tensor.shape or [None])[1:]
-    values = [list(getattr(row[key], kind).value) for row in rows]
-    array = np.array(values, dtype=object if kind == "bytes_list" else None)
-    return array.reshape([len(rows), *(-1 if dim is None else dim for dim in dims)]).astype(
-        tensor.dtype.as_numpy_dtype
-    )
+    dims = [None] if tensor.shape is None else tensor.shape
+    shape = [-1 if dim is None else dim for dim in dims[:1] and [len(rows), *dims[1:]]]
+    dtype = object if kind == "bytes_list" else None
+    # Lists of different lengths raise a ValueError, and so do several rows for a scalar.
+    array = np.stack([np.array(list(getattr(row[key], kind).value), dtype) for row in rows])
+    return array.reshape(shape).astype(tensor.dtype.as_numpy_dtype)
 
 
 def _kind_of(dtype: Any) -> str:

@@ -16,7 +16,7 @@ from generic_trainer._core import internals
 
 _T = TypeVar("_T")
 Place = tuple[str, str]  # function (empty for the graph itself) and name of a node in it
-When = Literal["served", "restored", "loaded", "saved", "never"]
+When = Literal["served", "restored", "loaded", "replacing", "saved", "never"]
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 # Methods of a table or another resource that `tf.saved_model.load` calls, and its destructor.
 _RESOURCE_METHODS = ("_create_resource", "_initialize", "_destroy_resource")
@@ -48,9 +48,10 @@ class Node:
         proto: the `NodeDef`.
         function: the library function that holds it, empty for the graph itself.
         when: it can run: `"served"`, for a signature or the initialisation; `"restored"`, when a
-            session restores the variables; `"loaded"`, only in `tf.saved_model.load`; `"saved"`,
-            when a checkpoint is written, which no consumer does; `"never"`, unless a program calls
-            it through the object that `tf.saved_model.load` returns.
+            session restores the variables; `"loaded"`, only in `tf.saved_model.load`;
+            `"replacing"`, where TensorFlow replaces a function with it; `"saved"`, when a
+            checkpoint is written, which no consumer does; `"never"`, unless a program calls it
+            through the object that `tf.saved_model.load` returns.
     """
 
     proto: Any
@@ -120,6 +121,7 @@ class Graph:
             "served": in_main_graph(served),
             "restored": in_main_graph([saver.restore_op_name]),
             "loaded": self._inside(_called_by_load(meta_graph)),
+            "replacing": self._inside(_replacements(meta_graph.graph_def.library)),
             "saved": in_main_graph([saver.save_tensor_name]),
         }
         when: dict[Place, When] = {}
@@ -239,6 +241,16 @@ def reached(start: Iterable[_T], onward: Callable[[_T], Iterable[_T]]) -> dict[_
             found[each] = None
             waiting += onward(each)
     return found
+
+
+def _replacements(library: Any) -> Iterator[str]:
+    """Yields the functions that compute gradients or implement an interface, by name.
+
+    TensorFlow runs them in place of others: of a function whose gradient is computed, and of an
+    implementation that is meant for another device.
+    """
+    yield from (each.gradient_func for each in library.gradient)
+    yield from (f.signature.name for f in library.function if "api_implements" in f.attr)
 
 
 def listed(nodes: list[Node], shown: int = 4) -> str:

@@ -6,10 +6,10 @@ nothing at the old one. The original is never renamed, copied or written, even i
 
 - If the kernel allows a private mount namespace, the original is bind-mounted at the new path
   and covered by an empty file system, in that process alone. Its shared memory is its own as well.
-  Of a model with links that leave it, as in Hugging Face's cache, each file is mounted.
+  Of a model with links, as in Hugging Face's cache, each file is mounted.
 - Elsewhere the new path is a tree of symbolic links. The original stays readable then, and the
   static check on absolute paths finds models that depend on it.
-- A remote directory (`gs://...`) has been downloaded: see `_inputs`.
+- A remote directory (`gs://...`) has been downloaded: see `_runner`.
 """
 
 import contextlib
@@ -80,10 +80,9 @@ class ModelFiles:
                     self._refuse(path)
 
     @property
-    def is_self_contained(self) -> bool:
-        """Whether no link leads out of the model."""
-        inside = all(real.is_relative_to(self.original) for real in self.found.values())
-        return inside and not self.refused
+    def has_links(self) -> bool:
+        """Whether a file is behind a link, or a link leads out of the model."""
+        return bool(self.refused) or any(self.original / p != r for p, r in self.found.items())
 
     def link(self, target: Path) -> None:
         """Makes a directory of links to the files."""
@@ -154,9 +153,9 @@ def _hidden_copy(files: ModelFiles, target: Path) -> None:
 
 
 def _places(files: ModelFiles, target: Path) -> list[tuple[Path, Path]]:
-    """Returns source and mount point of the model, or of each file if links leave it."""
+    """Returns source and mount point of the model, or of each file if there are links."""
     target.mkdir(parents=True, exist_ok=True)
-    if files.is_self_contained:
+    if not files.has_links:
         return [(files.original, target)]
     places = [(real, target / path) for path, real in files.found.items()]
     for _, place in places:

@@ -13,11 +13,12 @@ from typing import Any
 import generic_trainer
 from generic_trainer._core.files import files_below, gfile, sha256_of_file, write_whole
 from generic_trainer.validation._report import ValidationReport
+from generic_trainer.validation._signature import SIGNATURE
 
 MANIFEST = "manifest.json"
 
 
-def write_manifest(model_dir: str, report: ValidationReport) -> str:
+def write_manifest(model_dir: str, report: ValidationReport, **inputs: str) -> str:
     """Writes `manifest.json` into a model directory that passed, local or remote.
 
     It holds the SHA-256 and size of every file, the verdict of every check, the versions that
@@ -27,11 +28,12 @@ def write_manifest(model_dir: str, report: ValidationReport) -> str:
     Args:
         model_dir: the model's directory.
         report: the result of `validate_saved_model`.
+        **inputs: digests or values of the inputs, code and hyperparameters of the training.
 
     Returns:
         The SHA-256 of the manifest itself, in hex.
     """
-    names = (n for n in files_below(model_dir) if os.path.basename(n) != MANIFEST)
+    names = (n for n in files_below(model_dir) if n not in (MANIFEST, SIGNATURE))
     paths = {name: os.path.join(model_dir, name) for name in names}
     manifest = {
         "format_version": 1,
@@ -39,6 +41,7 @@ def write_manifest(model_dir: str, report: ValidationReport) -> str:
             name: {"sha256": sha256_of_file(path), "size_bytes": gfile().stat(path).length}
             for name, path in paths.items()
         },
+        "inputs": inputs,
         "checks": {result.name: result.status for result in report.results},
         "versions": {
             "generic_trainer": generic_trainer.__version__,

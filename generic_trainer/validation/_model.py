@@ -12,23 +12,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from generic_trainer._core import internals
-from generic_trainer._core.protos import load_eval_config, load_schema, load_statistics
-from generic_trainer._core.texts import reason_of
+from generic_trainer._core.texts import load_eval_config, load_schema, load_statistics, reason_of
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError
 from generic_trainer.validation._access import is_inside
 from generic_trainer.validation._check import Finding, if_concerned
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._graph import Graph, Node, library_of, node_name
-from generic_trainer.validation._observed import ObservedFeature, observed_features
-from generic_trainer.validation._probing import Budget
-from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, dtype_in_schema, parsed
-from generic_trainer.validation._scoring import Scores, SessionSignature, open_session
+from generic_trainer.validation._schema_rows import (
+    DTYPE_OF_LIST,
+    ObservedFeature,
+    dtype_in_schema,
+    observed_features,
+    parsed,
+)
+from generic_trainer.validation._scoring import Budget, Scores, SessionSignature, open_session
 from generic_trainer.validation._signatures import Signature
 from generic_trainer.validation._tflite import TFLiteModel, find_models
-from generic_trainer.validation._variables import Variables, read_variables
 
+_CHUNK = 1 << 22  # values that are examined together: one variable may fill the memory
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
 # Of pickles, ONNX, Keras, XGBoost and PyTorch.
 OTHER_SUFFIXES = frozenset(
@@ -40,6 +45,46 @@ EVAL_ROWS = 1000  # examples that are read
 MAX_EXAMPLES_BYTES = 64 << 20  # images take long to read, and longer to score
 _DEFAULTS = frozenset({"serving_default", "predict"})  # TFMA prefers the latter
 _INIT_OP_SIGNATURE = "__saved_model_init_op"
+
+
+@dataclasses.dataclass
+class Variables:
+    """Findings of reading every tensor of a checkpoint.
+
+    Attributes:
+        unreadable: name → reason.
+        nan: names of float variables with a NaN.
+        infinite: names of float variables with an infinity and without NaN.
+    """
+
+    unreadable: dict[str, str] = dataclasses.field(default_factory=dict)
+    nan: list[str] = dataclasses.field(default_factory=list)
+    infinite: list[str] = dataclasses.field(default_factory=list)
+
+
+def read_variables(prefix: Path) -> Variables:
+    """Reads every tensor of a checkpoint; TensorFlow verifies their checksums.
+
+    Raises:
+        Exception: the checkpoint has no readable index.
+    """
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(prefix))
+    found = Variables()
+    for name, dtype in sorted(reader.get_variable_to_dtype_map().items()):
+        try:
+            value = reader.get_tensor(name)
+        except Exception as error:
+            found.unreadable[name] = reason_of(error)
+            continue
+        if dtype.is_floating or dtype.is_complex:
+            flat = np.asarray(value).reshape(-1)
+            pieces = [flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK)]
+            if odd := [piece for piece in pieces if not np.isfinite(piece).all()]:
+                has_nan = any(np.isnan(piece).any() for piece in odd)
+                (found.nan if has_nan else found.infinite).append(name)
+    return found
 
 
 @dataclasses.dataclass(eq=False)
@@ -142,9 +187,16 @@ class ModelUnderTest:
 
     @functools.cached_property
     def asset_nodes(self) -> set[str]:
-        """The nodes of the graph that hold the path of an asset inside the model."""
-        inside = (asset for asset in self.assets if is_inside(asset.filename))
-        return {node_name(asset.tensor_info.name) for asset in inside}
+        """The nodes of the graph that hold the path of an asset, if all are inside the model.
+
+        A session gives them that path only while it initialises. A signature that uses such a node
+        itself gets the path that the file had at the export.
+        """
+        if not all(is_inside(asset.filename) for asset in self.assets):
+            return set()
+        used = {place for each in self.signatures.values() for place in each.nodes}
+        names = {node_name(asset.tensor_info.name) for asset in self.assets}
+        return {name for name in names if ("", name) not in used}
 
     @functools.cached_property
     def graph(self) -> Graph:
@@ -155,6 +207,15 @@ class ModelUnderTest:
     def nodes(self) -> list[Node]:
         """Every node: the graph's own, and those inside each library function."""
         return self.graph.nodes
+
+    @functools.cached_property
+    def is_half(self) -> bool:
+        """Whether an op computes in half precision, as with the policy mixed_bfloat16 of Keras."""
+        import tensorflow as tf
+
+        kinds = tf.half.as_datatype_enum, tf.bfloat16.as_datatype_enum
+        attributes = (node.proto.attr for node in self.nodes if "T" in node.proto.attr)
+        return any(each["T"].type in kinds for each in attributes)
 
     @functools.cached_property
     def foreign_ops(self) -> dict[str, list[Node]]:
@@ -299,6 +360,7 @@ class ModelUnderTest:
         """The loaded model; of a TensorFlow 1 graph that only a session loads, its signatures."""
         import tensorflow as tf
 
+        self.op_libraries  # noqa: B018 - imports on first use
         try:
             # A graph for training may exist beside the one that consumers request by its tag.
             return tf.saved_model.load(str(self.directory), tags=["serve"])

@@ -30,6 +30,7 @@ _FACTS = (
     ("Latency, one example", "latency_ms", "{:.4g} ms"),
     ("Memory to load and score", "memory_mb", "{:.4g} MiB"),
     ("Saved by TensorFlow", "saved_by_tensorflow", "{}"),
+    ("Oldest TensorFlow that can load it", "oldest_tensorflow", "{}"),
     ("Checked with TensorFlow", "tensorflow_version", "{}"),
     ("Original directory hidden", "original_hidden", ""),
     ("Checked without protection from", "unprotected", ""),
@@ -52,8 +53,9 @@ class ValidationReport:
         model_dir: the directory as the caller knows it.
         results: one per check, in the order in which they ran.
         facts: measurements: `size_bytes`, `files`, `signatures`, `latency_ms`, `memory_mb`,
-            `tensorflow_version`, `saved_by_tensorflow`, `seconds`, ...; a fact is absent if the
-            check that measures it did not run. `unprotected`: protections that the system lacks.
+            `tensorflow_version`, `saved_by_tensorflow`, `oldest_tensorflow`, `seconds`, ...; a fact
+            is absent if the check that measures it did not run. `unprotected`: protections that the
+            system lacks.
     """
 
     model_dir: str

@@ -2,14 +2,21 @@
 
 It sends each step as JSON: `begin` with the first facts, `start` with the name of
 each check, `result` with its verdict, and `complete` in the end.
+
+Remote inputs are fetched before the process is cut off from the network. The clients of object
+stores start threads, which keep the rights that they were started with. So another process fetches:
+the one that will run the model has never had a thread.
 """
 
 import dataclasses
 import gc
+import glob
 import json
 import os
+import re
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
@@ -18,12 +25,14 @@ from typing import Any
 
 import generic_trainer
 from generic_trainer._core import machine
+from generic_trainer._core.files import copy_tree, gfile, is_remote
+from generic_trainer._core.records import read_records
+from generic_trainer._core.texts import load_statistics
 from generic_trainer.validation._check import CHECKS, Check, Result, Status
 from generic_trainer.validation._checks import checks_for
 from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._inputs import directories_of, fetch
 from generic_trainer.validation._isolation import ModelFiles, move
-from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._model import EVAL_ROWS, MAX_EXAMPLES_BYTES, ModelUnderTest
 from generic_trainer.validation._sandbox import confine
 
 # Of all processes this one is the kernel's first choice when memory runs out.
@@ -31,13 +40,14 @@ _OOM_SCORE = 1000
 # The limit without one of the caller: filling the memory of a large machine would take minutes.
 _MOST_MEMORY_MB = 32 << 10
 _MOST_TIMES_ITS_SIZE = 8
+_PATTERNS = ("examples", "statistics")  # inputs of a contract that may be many files
 
 
 def run(request: Mapping[str, Any], events: int) -> int:
     """Runs every check that is not done yet.
 
     Args:
-        request: of `_confined_model`; and `done`, of a process that died: check → its status.
+        request: of `_confined_model`; and, of a process that died, `done`: check → its status.
         events: descriptor of the pipe that the events are written to.
 
     Returns:
@@ -83,7 +93,8 @@ def _confined_model(request: Mapping[str, Any]) -> ModelUnderTest:
     Args:
         request: `model_dir`, the exported directory; `contract`, `ServingContract.to_json()`;
             `scratch`, a directory for the processes of this model; `memory_limit_mb`, MiB that the
-            process may allocate, None for the free memory; and `fetch_environment`, see `fetch`.
+            process may allocate, None for the free memory; `fetch_environment`, see `fetch`; and
+            `facts` of a process that died.
     """
     import tensorflow as tf
 
@@ -102,7 +113,7 @@ def _confined_model(request: Mapping[str, Any]) -> ModelUnderTest:
     contract = _follow(contract, Path(request["model_dir"]), target, folder)
     readable = [request["scratch"], *_libraries(), *directories_of(contract), *_linked(folder)]
     unprotected = confine(work=work, readable=readable, has_namespace=hidden)
-    model = ModelUnderTest(target, contract, request["model_dir"], unreadable)
+    model = ModelUnderTest(target, contract, request["model_dir"], unreadable, request["facts"])
     model.facts.update(original_hidden=hidden, tensorflow_version=tf.__version__)
     if refused:
         model.facts["links_not_followed"] = refused
@@ -137,18 +148,116 @@ def _linked(folder: Path) -> Iterator[str]:
 def _follow(
     contract: ServingContract, original: Path, target: Path, folder: Path
 ) -> ServingContract:
-    """Moves base and source models: those inside the model, and those with links that leave them.
+    """Moves inputs that are inside the model, and base and source models that have links.
 
     Of the latter, `folder` gets the files that `ModelFiles` finds.
     """
     moved: dict[str, Any] = {}
-    for name in ("base_model", "source_model"):
-        path = getattr(contract, name)
-        if path is None:
-            continue
+    for name, path in contract.paths.items():
         if Path(path).is_relative_to(original):
             moved[name] = str(target / Path(path).relative_to(original))
-        elif not (files := ModelFiles(Path(path).resolve())).is_self_contained:
+        elif name.endswith("_model") and (files := ModelFiles(Path(path).resolve())).has_links:
             moved[name] = str(folder / name)
             files.link(folder / name)
     return dataclasses.replace(contract, **moved)
+
+
+def fetch(
+    model_dir: str,
+    contract: ServingContract,
+    target: Path,
+    folder: Path,
+    environment: Mapping[str, str],
+) -> tuple[ServingContract, dict[str, str]]:
+    """Copies remote inputs.
+
+    Args:
+        model_dir: the model; copied to `target` if it is remote.
+        contract: names the other inputs.
+        target: directory of the copied model.
+        folder: directory for the other inputs.
+        environment: variables for the process that fetches, such as credentials. The process that
+            runs the model never gets them.
+
+    Returns:
+        The contract with local paths, and name → reason of inputs that could not be fetched.
+
+    Raises:
+        OSError: the model could not be fetched; standard error has the reason.
+    """
+    remote = {name: path for name, path in contract.paths.items() if is_remote(path)}
+    if not remote and not is_remote(model_dir):
+        return contract, {}
+    reasons = folder / "fetched.json"
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.environ.update(environment)
+            if is_remote(model_dir):
+                _fetch_model(model_dir, str(target))
+            reasons.write_text(json.dumps(dict(_fetch_each(remote, folder))), encoding="utf-8")
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    if os.waitpid(pid, 0)[1]:
+        raise OSError(f"{model_dir} could not be fetched")
+    problems: dict[str, str] = json.loads(reasons.read_text(encoding="utf-8"))
+    local: dict[str, Any] = {name: str(folder / name) for name in remote.keys() - problems}
+    return dataclasses.replace(contract, **local), problems
+
+
+def _fetch_each(remote: dict[str, str], folder: Path) -> Iterator[tuple[str, str]]:
+    """Fetches the inputs; yields those that could not be, with the reason."""
+    for name, source in remote.items():
+        try:
+            _FETCH[name](source, str(folder / name))
+        except Exception as error:  # DataError, and whatever a client of an object store raises
+            yield name, str(error)
+
+
+def _fetch_examples(pattern: str, target: str) -> None:
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(target) as writer:
+        for record in read_records(pattern, EVAL_ROWS, MAX_EXAMPLES_BYTES):
+            writer.write(record)
+
+
+def _fetch_statistics(pattern: str, target: str) -> None:
+    Path(target).write_bytes(load_statistics(pattern).SerializeToString())
+
+
+def _fetch_model(source: str, target: str) -> None:
+    """Copies a model; of a local one named by a URL only the files that `ModelFiles` finds."""
+    scheme = "file://"
+    if source.startswith(scheme):
+        files = ModelFiles(Path(source.removeprefix(scheme)).resolve())
+        files.link(Path(f"{target}_files"))
+        source = f"{target}_files"
+    copy_tree(source, target)
+
+
+def _fetch_file(source: str, target: str) -> None:
+    gfile().copy(source, target)
+
+
+_FETCH: dict[str, Any] = {
+    "examples": _fetch_examples,
+    "schema": _fetch_file,
+    "statistics": _fetch_statistics,
+    "eval_config": _fetch_file,
+    "transform_graph": copy_tree,
+    "base_model": _fetch_model,
+    "source_model": _fetch_model,
+}
+
+
+def directories_of(contract: ServingContract) -> Iterator[str]:
+    """Yields the local files and directories that hold the contract's inputs."""
+    for name, path in contract.paths.items():
+        # Of a pattern, what is before its first wildcard, and files behind links.
+        yield os.path.dirname(re.split(r"[*?\[{]", path)[0]) if name in _PATTERNS else path
+        yield from map(os.path.realpath, glob.glob(path))

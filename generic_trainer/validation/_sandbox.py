@@ -59,12 +59,7 @@ _CALLS = {
 }
 
 
-def confine(
-    *,
-    work: Path,
-    readable: Iterable[str | Path],
-    has_namespace: bool,
-) -> list[str]:
+def confine(*, work: Path, readable: Iterable[str | Path], has_namespace: bool) -> list[str]:
     """Confines this process and all threads that it will start, for good.
 
     Args:

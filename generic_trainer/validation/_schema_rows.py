@@ -1,39 +1,117 @@
-"""Rows made from a schema: at the limits of its domains, and beyond them.
-
-For features without a domain, statistics give values that have occurred.
+"""Rows made from a schema: at the limits of its domains, beyond them, and of observed values.
 
 Each row differs in one feature from a row that scores, so that the cause of a failure is clear. The
 meaning of a schema is that of `TensorFlow Metadata <https://github.com/tensorflow/metadata>`_: a
 feature is missing in some examples if `min_fraction` is below 1; `min_count`, which all inferred
 schemas have, is about the data set as a whole.
+
+For features without a domain, statistics give values that have occurred. `TensorFlow Data
+Validation <https://www.tensorflow.org/tfx/data_validation>`_ computes them over all examples, of
+which the checks read the first ones only.
 """
 
 import copy
 import dataclasses
+import functools
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from generic_trainer.validation._observed import ObservedFeature
 from generic_trainer.validation._signatures import ParsedFeature
 
-_MAX_WORDS = 200  # of one domain
+_EXACT = 1 << 53  # beyond it a double, which the statistics have, may be another integer
+# TensorFlow Data Validation writes these in the place of long words and of bytes.
+_NO_WORDS = ("__BYTES_VALUE__", "__LARGE_BYTES__")
+_STATISTICS_DTYPES = ("int64", "float32", "string", "string")  # by FeatureNameStatistics.Type
+_MAX_WORDS = 200  # of one feature or domain
 _MAX_VALUES = 1000  # of one list
 _MANY = 100
 _NO_BOUND = 1e30  # beyond it a domain holds all numbers of the type
 _NO_INT_BOUND = 1 << 40
 _FLOATS = (0.0, -1.0, 0.5, 1.0, 1e-6, 1e-42, 1e9, -1e9)  # one of them denormal
 _INTS = (0, -1, 1 << 31)
-_TEXTS = (
-    b"",
-    b"never seen before",
-    "Zürich 東京 🚖 \u202eabc".encode(),
-    b"\xff\xfe\x00",
-    b"long " * 2000,
-)
+_UNICODE = "Zürich 東京 🚖 \u202eabc".encode()
+_TEXTS = (b"", b"never seen before", _UNICODE, b"\xff\xfe\x00", b"long " * 2000)
 LISTS = {"string": "bytes_list", "int64": "int64_list", "float32": "float_list"}
 DTYPE_OF_LIST = {kind: dtype for dtype, kind in LISTS.items()}
 _DTYPES = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
+
+
+@dataclasses.dataclass(frozen=True)
+class ObservedFeature:
+    """Statistics of one feature.
+
+    Attributes:
+        dtype: `"int64"`, `"float32"` or `"string"`.
+        values: numbers or words that it has somewhere, the extremes first.
+        lengths: the fewest and the most values in an example that has any.
+        is_missing: whether examples lack it.
+    """
+
+    dtype: str
+    values: tuple[Any, ...]
+    lengths: tuple[int, int]
+    is_missing: bool
+
+
+def observed_features(statistics: Any) -> dict[str, ObservedFeature]:
+    """Returns name → statistics of a feature in all data sets of a `DatasetFeatureStatisticsList`.
+
+    Features inside others, features without a value in any example, and features of several types
+    are left out.
+    """
+    found: dict[str, list[Any]] = {}
+    for dataset in statistics.datasets:
+        for feature in dataset.features:
+            if len(feature.path.step) < 2 and feature.type < len(_STATISTICS_DTYPES):
+                found.setdefault(feature.name or "".join(feature.path.step), []).append(feature)
+    merged = {name: _merged(features) for name, features in found.items()}
+    return {name: feature for name, feature in merged.items() if feature is not None}
+
+
+def _merged(features: list[Any]) -> ObservedFeature | None:
+    kinds = ((feature, feature.WhichOneof("stats") or "num_stats") for feature in features)
+    common = [getattr(feature, kind).common_stats for feature, kind in kinds]
+    present = [each for each in common if each.max_num_values]
+    dtypes = {_STATISTICS_DTYPES[feature.type] for feature in features}
+    if not present or len(dtypes) > 1:
+        return None
+    (dtype,) = dtypes
+    values = itertools.chain.from_iterable(_values(feature, dtype) for feature in features)
+    lengths = min(c.min_num_values for c in present), max(c.max_num_values for c in present)
+    is_missing = any(each.num_missing for each in common)
+    return ObservedFeature(dtype, tuple(dict.fromkeys(values)), lengths, is_missing)
+
+
+def _values(feature: Any, dtype: str) -> Iterator[Any]:
+    words = (each.value for each in feature.string_stats.top_values)
+    ranked = (each.label for each in feature.string_stats.rank_histogram.buckets)
+    known = [word for word in dict.fromkeys((*words, *ranked)) if word not in _NO_WORDS]
+    if dtype == "string":
+        yield from (word.encode() for word in known[:_MAX_WORDS])
+        return
+    # Of integers that are categories.
+    numbers = [float(word) for word in known[:_MAX_WORDS] if word.removeprefix("-").isdecimal()]
+    for number in (*_numbers(feature), *numbers):
+        if math.isfinite(number) and dtype == "float32":
+            yield number
+        elif number.is_integer() and abs(number) <= _EXACT:
+            yield int(number)
+
+
+def _numbers(feature: Any) -> Iterator[float]:
+    """Yields numbers that examples have: the ends, and the bounds of quantiles."""
+    numeric = feature.num_stats
+    numbers = [numeric.min, numeric.max, numeric.median]
+    for histogram in numeric.histograms:
+        if histogram.type == histogram.QUANTILES:  # the others cut into equal parts
+            for bucket in histogram.buckets:
+                numbers += [bucket.low_value, bucket.high_value]
+    yield from filter(None, numbers)  # an unknown number is 0 too
+    if numeric.num_zeros:
+        yield 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,11 +201,16 @@ class SchemaRows:
                     yield self._with_length(name, min(count, _MAX_VALUES), reason)
 
     def _used(self) -> list[Any]:
-        """Returns the features of the schema that the signature reads and requests have."""
+        """Returns the features of the schema that the signature reads and requests have.
+
+        Those of sparse tensors are left out: an index that occurs twice is an error.
+        """
+        sparse = self.schema.sparse_feature
+        columns = [c.name for each in sparse for c in (*each.index_feature, each.value_feature)]
         return [
             feature
             for feature in features_in_use(self.schema)
-            if feature.name in self.features.keys() - self.absent
+            if feature.name in self.features.keys() - self.absent - set(columns)
             and dtype_in_schema(feature) in ("", self.features[feature.name].dtype)
         ]
 
@@ -157,19 +240,27 @@ class SchemaRows:
     def _with_value(self, name: str, value: Any, reason: str) -> ProbeRow:
         size = len(self._values(name)) or self.features[name].size
         shown = f"{value[:20]!r}" + "..." * (len(value) > 20) if isinstance(value, bytes) else value
-        return self._row(name, [value] * size, f"is {shown}, {reason}")
+        return self._row(name, {name: [value] * size}, f"is {shown}, {reason}")
 
     def _with_length(self, name: str, count: int, reason: str) -> ProbeRow:
-        usual = b"text" if self.features[name].dtype == "string" else 1
-        values = (self._values(name) or [usual]) * count
-        return self._row(name, values[:count], f"has {count} values, {reason}")
+        lists = {}
+        for each in self._parallel[name]:
+            usual = b"text" if self.features[each].dtype == "string" else 1
+            lists[each] = ((self._values(each) or [usual]) * count)[:count]
+        return self._row(name, lists, f"has {count} values, {reason}")
 
-    def _row(self, name: str, values: Sequence[Any], what: str) -> ProbeRow:
+    def _row(self, name: str, lists: Mapping[str, Sequence[Any]], what: str) -> ProbeRow:
         example = copy.deepcopy(self.base)
-        into = getattr(example.features.feature[name], LISTS[self.features[name].dtype])
-        into.SetInParent()  # an empty list is there all the same
-        into.value[:] = values
-        return ProbeRow(example, f"feature {name!r} {what}", alone=not values)
+        for each, values in lists.items():
+            into = getattr(example.features.feature[each], LISTS[self.features[each].dtype])
+            into.SetInParent()  # an empty list is there all the same
+            into.value[:] = values
+        return ProbeRow(example, f"feature {name!r} {what}", alone=not any(lists.values()))
+
+    @functools.cached_property
+    def _parallel(self) -> dict[str, list[str]]:
+        rules = {each.name: f"{each.value_count} {each.shape}" for each in self.schema.feature}
+        return parallel_lists(self.base, sorted(self.features.keys() - self.absent), rules)
 
 
 def features_in_use(schema: Any) -> list[Any]:
@@ -209,6 +300,25 @@ def without(example: Any, keys: Iterable[str]) -> Any:
     for key in keys:
         fewer.features.feature.pop(key, None)
     return fewer
+
+
+def parallel_lists(
+    example: Any, names: Iterable[str], rules: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Returns name → the features that may only change together with it, such as ids and weights.
+
+    Args:
+        example: a usual `tf.train.Example`. Lists of as many values, if there are several, may
+            belong together.
+        names: of features.
+        rules: name → the number of values that the schema allows, the same for such lists.
+    """
+    features, groups = example.features.feature, dict[Any, list[str]]()
+    sizes = {n: sum(len(getattr(f, k).value) for k in DTYPE_OF_LIST) for n, f in features.items()}
+    for name in names:
+        key = (sizes[name], rules.get(name)) if sizes.get(name, 0) > 1 else name
+        groups.setdefault(key, []).append(name)
+    return {name: group for group in groups.values() for name in group}
 
 
 def domain_of(schema: Any, feature: Any, dtype: str) -> list[Any]:

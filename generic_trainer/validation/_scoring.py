@@ -1,23 +1,35 @@
-"""Calls of a model's signatures, as an object and in a session; comparison of outputs."""
+"""Calls of a model's signatures, as an object and in a session; rows that trouble a signature.
+
+Troubling rows are found within a budget of seconds. Rows are called in one batch. If that raises,
+the batch is halved until single rows are left, so that rows without trouble cost one call.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+import re
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._signatures import Signature
 
 ODD_ROWS = 7  # an incomplete last batch, of a size that no graph is built for by accident
 _SINGLE_ROWS = 4  # rows that are also scored alone
-
 # Relative tolerance per dtype: sums are taken in another order at another batch size.
 _TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 _FEW = 0.05  # share of discrete values that may flip where two scores are nearly equal
-
 Outputs = dict[str, np.ndarray]
+_MAX_BATCH = 256
+Row = TypeVar("Row")
+Kind = Literal["error", "NaN", "infinite"]
+# Makes a signature's inputs of tf.train.Examples; None where they do not fit.
+ToInputs = Callable[[Sequence[Any]], "dict[str, np.ndarray] | None"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +92,7 @@ class Scores:
         again: the same, in a second call.
         odd: for the first `ODD_ROWS` rows; the whole batch if it cannot be divided.
         single: for each of the first rows alone; none if the batch cannot be divided.
+        is_half: whether the model computes in half precision, of whatever dtype its outputs are.
     """
 
     feed: Feed
@@ -87,33 +100,34 @@ class Scores:
     again: Outputs
     odd: Outputs
     single: tuple[Outputs, ...]
+    is_half: bool = False
 
     def varies(self, output: str) -> tuple[str, bool]:
         """Returns the difference of an output between the two calls; see `difference`."""
         return difference(self.again[output], self.batch[output])
 
+    def differs(self, output: str, rows: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
+        """Returns the difference of rows from those in the batch; see `difference`."""
+        return difference(rows, expected, self.batch[output], is_half=self.is_half)
 
-def score(signature: Any, feed: Feed) -> Scores:
+
+def score(signature: Any, feed: Feed, is_half: bool) -> Scores:
     """Calls a loaded signature with all rows (twice), an odd remainder of them, and single rows."""
     batch = call(signature, feed.inputs)
     again = call(signature, feed.inputs)
     if not feed.divisible:
-        return Scores(feed, batch, again, batch, ())
+        return Scores(feed, batch, again, batch, (), is_half)
     odd = call(signature, feed.take(slice(0, ODD_ROWS)))
-    singles = range(min(_SINGLE_ROWS, feed.rows))
-    alone = tuple(call(signature, feed.take([row])) for row in singles)
-    return Scores(feed, batch, again, odd, alone)
+    alone = tuple(call(signature, feed.take([n])) for n in range(min(_SINGLE_ROWS, feed.rows)))
+    return Scores(feed, batch, again, odd, alone, is_half)
 
 
 def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
     """Calls a loaded signature; ragged and sparse outputs are made dense."""
     import tensorflow as tf
 
-    specs = signature.structured_input_signature[1]
-    tensors = {
-        name: tf.constant(value, dtype=specs[name].dtype if name in specs else None)
-        for name, value in inputs.items()
-    }
+    dtypes = {n: spec.dtype for n, spec in signature.structured_input_signature[1].items()}
+    tensors = {name: tf.constant(value, dtypes.get(name)) for name, value in inputs.items()}
     return {name: _dense(value) for name, value in signature(**tensors).items()}
 
 
@@ -160,13 +174,9 @@ class SessionSignature:
 
 def run_signature(running: Any, signature: Signature, inputs: Mapping[str, np.ndarray]) -> Outputs:
     """Returns the dense outputs that a session gives for a signature."""
-    fetched = {
-        key: tensor.info.name
-        for key, tensor in signature.outputs.items()
-        if tensor.info.WhichOneof("encoding") == "name" and tensor.info.name
-    }
+    fetched = {key: each.info.name for key, each in signature.outputs.items() if each.info.name}
     fed = {signature.inputs[key].info.name: value for key, value in inputs.items()}
-    return {key: np.asarray(value) for key, value in running.run(fetched, fed).items()}
+    return {key: _dense(value) for key, value in running.run(fetched, fed).items()}
 
 
 def is_float(array: np.ndarray) -> bool:
@@ -174,8 +184,17 @@ def is_float(array: np.ndarray) -> bool:
     return array.dtype.kind in "fc" or array.dtype.name in ("bfloat16", "float8_e4m3fn")
 
 
-def difference(actual: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
+def difference(
+    actual: np.ndarray, expected: np.ndarray, batch: Any = None, *, is_half: bool = False
+) -> tuple[str, bool]:
     """Compares two arrays of the same meaning.
+
+    Args:
+        actual: the array to judge.
+        expected: the values that it should have.
+        batch: rows, perhaps almost alike, none of which must be taken for another; None if it is
+            enough that values are almost equal.
+        is_half: whether the values were computed in half precision, and cast afterwards.
 
     Returns:
         The difference, in words, empty for none; and whether it is certain.
@@ -183,8 +202,14 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
     atol = rtol = 0.0
     if is_float(actual):
         numbers = np.abs(expected.astype(np.float64))
-        rtol = _TOLERANCE.get(actual.dtype.itemsize, 2e-2)
-        atol = rtol * min(np.max(numbers, initial=0.0, where=np.isfinite(numbers)), 1.0)
+        size = 2 if is_half else actual.dtype.itemsize
+        rtol = _TOLERANCE.get(size, 2e-2)
+        largest = np.max(numbers, initial=0.0, where=np.isfinite(numbers))
+        atol = rtol * min(largest, 1.0)
+        if batch is not None and largest and size > 2:
+            spread = np.ptp(batch[np.isfinite(batch)].astype(np.float64))
+            strict = max(spread / 10, rtol / 100 * largest), 0.0
+            atol, rtol = min(strict, (atol, rtol), key=lambda each: each[0] + each[1] * largest)
     worst, share, _ = deviation(actual, expected, atol, rtol)
     if actual.shape != expected.shape:
         # Rows that are padded to the longest of their batch rightly differ in this way.
@@ -232,3 +257,144 @@ def _dense(value: Any) -> np.ndarray:
     array = value.numpy() if hasattr(value, "numpy") else value
     # A string without dimensions comes as Python's own bytes.
     return np.array(array, dtype=object) if isinstance(array, bytes) else np.asarray(array)
+
+
+class Budget:
+    """Seconds that the calls of some checks may take together.
+
+    Args:
+        seconds: a call is not made if it is expected to take longer than the seconds that are left.
+        seconds_per_row: expected seconds of a row before the first call.
+    """
+
+    def __init__(self, seconds: float, seconds_per_row: float = 0.0) -> None:
+        self.left_s = seconds
+        self.rows = 0
+        self._seconds_per_row = seconds_per_row
+
+    def allows(self, rows: int) -> bool:
+        """Whether a call with so many rows is expected to end in time."""
+        return self.left_s > rows * self._seconds_per_row
+
+    def call(self, signature: Any, inputs: Mapping[str, np.ndarray], rows: int) -> Outputs:
+        """Calls a loaded signature, and counts the time."""
+        before_s = self.left_s
+        with self.charged():
+            self.rows += rows
+            outputs = call(signature, inputs)
+        # A call that raises may have done nothing.
+        self._seconds_per_row = (before_s - self.left_s) / max(rows, 1)
+        return outputs
+
+    def made(self, rows: Iterable[Row]) -> list[Row]:
+        """Makes rows for half of the seconds at most: a schema can have 10,000 features."""
+        end_s = time.perf_counter() + self.left_s / 2
+        with self.charged():
+            return list(itertools.takewhile(lambda _: time.perf_counter() < end_s, rows))
+
+    @contextlib.contextmanager
+    def charged(self) -> Iterator[None]:
+        """Charges the time of the block to the budget."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.left_s -= time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def part(self, share: float) -> Iterator[None]:
+        """Leaves a share of the seconds, and counts rows anew; the others are left afterwards."""
+        kept_s = self.left_s * (1 - share)
+        self.left_s -= kept_s
+        self.rows = 0
+        try:
+            yield
+        finally:
+            self.left_s += kept_s
+
+
+@dataclasses.dataclass(frozen=True)
+class Trouble:
+    """An error or a wrong output of a signature for one row.
+
+    Attributes:
+        index: the row's number.
+        kind: whether it raises, or returns NaN or an infinity.
+        reason: the error, or the name of the output.
+    """
+
+    index: int
+    kind: Kind
+    reason: str
+
+    def resembles(self, other: Trouble) -> bool:
+        """Whether both seem to have one cause: they differ in numbers only."""
+        bare, bare_other = (re.sub(r"-?[\d.]+|\"[^\"]*\"", "#", t.reason) for t in (self, other))
+        return self.kind == other.kind and bare == bare_other
+
+
+def troubles(
+    signature: Any, to_inputs: ToInputs, rows: Sequence[Any], budget: Budget, usual: Outputs
+) -> Iterator[Trouble]:
+    """Yields the troubles of rows, one for a row, as far as a budget lasts.
+
+    If it does not last to find the row that makes a batch raise, the first row of the batch
+    represents it.
+
+    Args:
+        signature: of the loaded model.
+        to_inputs: makes its inputs from rows.
+        rows: `tf.train.Example`s.
+        budget: for all calls.
+        usual: the outputs for rows without trouble. Outputs that are not finite there are ignored.
+    """
+    ignored = {(kind, key) for kind, key, _ in not_finite(usual)}
+    has_trouble, raised = False, None
+    starts = range(0, len(rows), _MAX_BATCH)
+    waiting = [range(start, min(start + _MAX_BATCH, len(rows))) for start in starts][::-1]
+    while waiting and budget.left_s > 0:
+        part = waiting.pop()
+        found = None
+        if budget.allows(len(part)):
+            with budget.charged():
+                inputs = to_inputs([rows[index] for index in part])
+            try:
+                outputs = None if inputs is None else budget.call(signature, inputs, len(part))
+            except Exception as error:
+                raised = Trouble(part[0], "error", reason_of(error))
+                found = [raised] if len(part) == 1 else None
+            else:
+                found = None if outputs is None else _in_outputs(outputs, part, ignored)
+        if found is not None:
+            has_trouble = has_trouble or bool(found)
+            yield from found
+        elif len(part) > 1:
+            middle = len(part) // 2
+            waiting += [part[middle:], part[:middle]]
+    if waiting and raised is not None and not has_trouble:
+        yield dataclasses.replace(raised, reason=f"{raised.reason} (somewhere in a batch)")
+
+
+def _in_outputs(
+    outputs: Outputs, part: range, ignored: Container[tuple[Kind, str]]
+) -> list[Trouble] | None:
+    """Returns the troubles of some rows, None if only fewer rows can show them."""
+    found: dict[int, Trouble] = {}
+    for kind, key, where in not_finite(outputs):
+        if (kind, key) in ignored:
+            continue
+        if len(part) > 1 and where.shape[:1] != (len(part),):
+            return None
+        per_row = where.reshape(len(part), -1).any(axis=1)
+        for index in np.flatnonzero(per_row):
+            found.setdefault(index, Trouble(part[index], kind, f"output {key!r}"))
+    return [found[index] for index in sorted(found)]
+
+
+def not_finite(outputs: Outputs) -> Iterator[tuple[Kind, str, np.ndarray]]:
+    """Yields kind, output and mask, for each output and each kind that occurs in it."""
+    for key, output in sorted(outputs.items()):
+        if is_float(output):
+            numbers = output.astype(np.complex128 if output.dtype.kind == "c" else np.float64)
+            masks: dict[Kind, Any] = {"NaN": np.isnan(numbers), "infinite": np.isinf(numbers)}
+            yield from ((kind, key, where) for kind, where in masks.items() if where.any())

@@ -38,7 +38,7 @@ class Tensor:
 
         if self.info.WhichOneof("encoding") == "composite_tensor":
             return tf.as_dtype(self.info.composite_tensor.components[0].dtype)
-        return tf.as_dtype(self.info.dtype)
+        return tf.as_dtype(self.info.dtype).base_dtype  # an output can be a reference variable
 
     @property
     def shape(self) -> Shape:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._access import reaches_out
+from generic_trainer.validation._access import may_reach_out
 from generic_trainer.validation._graph import Graph
 from generic_trainer.validation._scoring import Outputs
 from generic_trainer.validation._signatures import Signature, described
@@ -20,7 +20,7 @@ from generic_trainer.validation._signatures import Signature, described
 Run = Callable[[str, Mapping[str, Any]], Outputs]
 
 _MAGIC = b"TFL3"  # from the fourth byte on
-_FLEX_OP = re.compile(rb"Flex(\w+)")  # an op of TensorFlow itself
+_NAME = re.compile(rb"[A-Z]\w{3,}")
 
 
 class TFLiteModel:
@@ -37,15 +37,14 @@ class TFLiteModel:
     """
 
     def __init__(self, directory: Path, path: Path) -> None:
-        from tensorflow.core.framework.node_def_pb2 import NodeDef
-
         self.path = path
         self._content = (directory / path).read_bytes()
         start = self._content[4:8]
         problem = f"a TFLite model has {_MAGIC.decode()} at byte 4, this file has {start!r}"
         self.problem = "" if start == _MAGIC else problem
-        ops = sorted({name.decode() for name in _FLEX_OP.findall(self._content)})
-        self.reaching_ops = [f"Flex{op}" for op in ops if reaches_out(NodeDef(op=op))]
+        ops = sorted(set(_tensorflow_ops(self._content)))
+        has_file = b"file:" in self._content
+        self.reaching_ops = [f"Flex{op}" for op in ops if may_reach_out(op, has_file)]
 
     def __str__(self) -> str:
         kind = f"TFLite with {self.precision} weights" if self.precision else "TFLite"
@@ -87,17 +86,20 @@ class TFLiteModel:
         return ", ".join(sorted(names - {"int32", "int64"}))  # those are biases
 
     def run(self, name: str, inputs: Mapping[str, Any]) -> Outputs:
-        """Calls a signature; row by row if its batch is fixed to one."""
-        details = self._runners[name].get_input_details().values()
-        takes_one = any(list(each["shape_signature"][:1]) == [1] for each in details)
-        rows = max((len(value) for value in inputs.values() if np.ndim(value)), default=1)
-        if not takes_one or rows <= 1:
+        """Calls a signature; row by row, without scalars, if its batch is fixed to one."""
+        details = self._runners[name].get_input_details().items()
+        first = {key: list(each["shape_signature"][:1]) for key, each in details}
+        cut = {key for key, size in first.items() if size in ([1], [-1])}
+        rows = max((len(inputs[key]) for key in cut), default=1)
+        if [1] not in first.values() or rows <= 1:
             return self._call(name, inputs)
         parts = [
-            self._call(name, {key: value[row : row + 1] for key, value in inputs.items()})
+            self._call(name, {k: v[row : row + 1] if k in cut else v for k, v in inputs.items()})
             for row in range(rows)
         ]
-        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        # A number for the whole batch is none for a row.
+        keys = (key for key, value in parts[0].items() if np.ndim(value))
+        return {key: np.concatenate([part[key] for part in parts]) for key in keys}
 
     def _call(self, name: str, inputs: Mapping[str, Any]) -> Outputs:
         runner = self._runners[name]
@@ -105,6 +107,19 @@ class TFLiteModel:
         returned = runner(**{key: _quantised(value, details[key]) for key, value in inputs.items()})
         details = runner.get_output_details()
         return {key: _real(value, details[key]) for key, value in returned.items()}
+
+
+def _tensorflow_ops(content: bytes) -> Iterator[str]:
+    """Yields possible names of TensorFlow's own ops in a TFLite file.
+
+    The interpreter takes the op from the options of an operator, whatever the operator is called.
+    There, a name follows its length, a number of one or more bytes.
+    """
+    if b"Flex" not in content:  # the start of the name of each such operator
+        return
+    for found in _NAME.finditer(content):
+        length = content[max(found.start() - 8, 0) : found.start()].rstrip(b"\0")[-1:]
+        yield found[0][: int.from_bytes(length, "little")].decode()
 
 
 def find_models(directory: Path, files: Iterable[Path]) -> Iterator[TFLiteModel]:

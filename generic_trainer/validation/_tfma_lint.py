@@ -10,8 +10,7 @@ import itertools
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from generic_trainer._core.protos import load_eval_config, load_schema
-from generic_trainer._core.texts import reason_of
+from generic_trainer._core.texts import load_eval_config, load_schema, reason_of
 from generic_trainer.validation._check import Finding, Result, fail, merge, warn
 
 
@@ -115,10 +114,16 @@ def _metrics(config: Any) -> Iterator[Finding]:
             try:
                 metric_specs.metric_instance(metric)
             except Exception as error:
-                yield fail(
-                    f"metric {metric.class_name!r} cannot be made: {reason_of(error)[:300]}",
-                    "use a class of tfma.metrics or tf.keras.metrics, with arguments as JSON",
-                )
+                judge = warn if is_elsewhere(error, metric) else fail
+                message = f"metric {metric.class_name!r} cannot be made: {reason_of(error)[:300]}"
+                remedy = "use a class of tfma.metrics or tf.keras.metrics, with arguments as JSON, "
+                remedy += "or of a module that the Evaluator can import"
+                yield judge(message, remedy)
+
+
+def is_elsewhere(error: Exception, metric: Any) -> bool:
+    """Whether a metric is of a module that is not on this machine: the Evaluator may have it."""
+    return isinstance(error, ModuleNotFoundError) and metric.module.startswith(error.name or "-")
 
 
 def _thresholds(config: Any) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from generic_trainer._core.protos import parse_eval_config
+from generic_trainer._core.texts import parse_eval_config
 from generic_trainer.validation import ServingContract
 from tests.house import HAS_TFX
 from tests.validation import models

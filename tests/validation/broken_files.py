@@ -264,7 +264,7 @@ def warm_up_with_another_dtype(good: Path, folder: Path) -> None:
 # After publishing.
 
 
-@damages("manifest_matches", "vocabulary.txt")
+@damages("manifest_matches", "_temp")
 def truncated_vocabulary(folder: Path) -> None:
     write_manifest(str(folder), EMPTY_REPORT)
     cut("assets/*", 0.6)(folder)

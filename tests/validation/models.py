@@ -86,10 +86,16 @@ def asserted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     return after(tf.debugging.Assert(condition, ["refused"]), value)
 
 
+def aborted(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Returns a value; where the condition holds, the process dies."""
+    abort = tf.raw_ops.Abort
+    return tf.cond(condition, lambda: after(abort(error_msg="aborted"), value), lambda: value)
+
+
 def linear(folder: Path, name: str = "", words: Sequence[str] = VOCABULARY) -> Linear:
     """Makes the module; its vocabulary file lies beside `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    vocabulary = folder.parent / (name or f"{folder.name}.vocabulary.txt")
+    vocabulary = folder.parent / (name or f"{folder.name}_temp")
     vocabulary.write_text("\n".join(words) + "\n")
     return Linear(vocabulary)
 

@@ -106,10 +106,7 @@ def scored(score: Callable[[Features], tf.Tensor], **features: Any) -> Make:
 
 
 def parsing(
-    name: str,
-    dtype: Any,
-    score: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
-    **more: Any,
+    name: str, dtype: Any, score: Callable[[tf.Tensor], tf.Tensor] = tf.identity, **more: Any
 ) -> Make:
     """A recipe of a model that parses one feature and no other."""
     spec = {name: tf.io.FixedLenFeature([], dtype, **more)}
@@ -119,9 +116,7 @@ def parsing(
 def _kind(recipe_of: Callable[..., Make]) -> Callable[..., Any]:
     """Makes a decorator that registers what it decorates, as a recipe of this kind."""
 
-    def decorate(
-        check: str, told: str = "", *specs: Any, features: Any = None, **options: Any
-    ) -> Any:
+    def mark(check: str, told: str = "", *specs: Any, features: Any = None, **options: Any) -> Any:
         def register(function: Any) -> Any:
             make = recipe_of(function, *specs, **(features or {}))
             broken(function.__name__, check, told, make, **options)
@@ -129,7 +124,7 @@ def _kind(recipe_of: Callable[..., Make]) -> Callable[..., Any]:
 
         return register
 
-    return decorate
+    return mark
 
 
 # Decorators of a recipe, and of the functions that those above take.

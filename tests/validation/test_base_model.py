@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from benchmarks.bypasses import _hostile as hostile
 from generic_trainer.validation import ServingContract
-from tests.validation import hostile, models
+from tests.validation import models
 from tests.validation.broken_evaluations import GOOD_CONFIG, contract
 from tests.validation.conftest import Check
-from tests.validation.models import SERIALIZED, after, save, serving
+from tests.validation.models import SERIALIZED, aborted, save, serving
 
 
 def _contract(base: Path, **severities: str) -> ServingContract:
@@ -35,9 +36,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(module, folder)
 
 
-def test_differences_are_warnings_or_what_the_contract_says(
-    check: Check, good_model: Path, changed: Path
-) -> None:
+def test_differences_warn_or_as_agreed(check: Check, good_model: Path, changed: Path) -> None:
     report = check(changed, _contract(good_model))
     assert report.passed, report.summary()
     result = report["base_model"]
@@ -54,11 +53,8 @@ def _unsafe(folder: Path) -> Path:
 
 
 def _crashing(folder: Path) -> Path:
-    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        crash = tf.raw_ops.Abort(error_msg="crashed on purpose")
-        return {"score": after(crash, tf.zeros([tf.size(examples), 1]))}
-
-    return save(serving(serve, SERIALIZED), folder / "crashing")
+    module = serving(lambda x: {"score": aborted(tf.size(x) > 0, tf.zeros([1, 1]))}, SERIALIZED)
+    return save(module, folder / "crashing")
 
 
 def _hanging(folder: Path) -> Path:
@@ -69,15 +65,22 @@ def _hanging(folder: Path) -> Path:
     return save(serving(serve, SERIALIZED), folder / "hanging")
 
 
-@pytest.mark.parametrize(
-    "make, told",
-    [
-        (Path, "cannot be read"),
-        (_unsafe, "not run, because it would reach files"),
-        (_crashing, "SIGABRT"),
-        (_hanging, "no answer within"),
-    ],
-)
+def _answering_in_words(folder: Path) -> Path:
+    module = models.linear(folder / "words")
+    module.serve = module.serving(lambda score: {"score": tf.fill(tf.shape(score), "high")})
+    return save(module, folder / "words")
+
+
+HARM = [
+    (Path, "cannot be read"),
+    (_answering_in_words, "outputs were (score: string"),
+    (_unsafe, "not run, because it would reach files"),
+    (_crashing, "SIGABRT"),
+    (_hanging, "no answer within"),
+]
+
+
+@pytest.mark.parametrize("make, told", HARM)
 def test_a_base_model_that_does_harm_is_a_warning(
     make: Callable[[Path], Path], told: str, check: Check, good_model: Path, tmp_path: Path
 ) -> None:
@@ -88,9 +91,7 @@ def test_a_base_model_that_does_harm_is_a_warning(
     assert not list(tmp_path.glob("leak*"))
 
 
-def test_an_unsafe_base_model_is_not_rehearsed(
-    check: Check, good_model: Path, tmp_path: Path
-) -> None:
+def test_an_unsafe_base_is_not_rehearsed(check: Check, good_model: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow_model_analysis")
     config = GOOD_CONFIG.replace("model_specs {", 'model_specs { name: "new"', 1)
     config = 'model_specs { name: "old" label_key: "tips" is_baseline: true } ' + config

@@ -13,28 +13,17 @@ NAMES = [check.name for check in CHECKS]
 OF_TFLITE = {"other_formats", "format_consumers", "format_scores", "parity"}
 
 
-def test_names_are_plain_and_unique() -> None:
+def test_names_are_plain_and_unique_and_known_to_a_contract() -> None:
     assert len(NAMES) == len(set(NAMES))
     assert all(re.fullmatch(r"[a-z_]+", name) for name in NAMES)
-
-
-def test_a_contract_knows_every_check() -> None:
     assert set(CHECK_NAMES) == set(REGISTERED)
 
 
-def test_every_check_says_what_it_is_for_in_a_sentence() -> None:
-    for check in CHECKS:
+def test_every_check_is_explained_and_needs_only_what_ran_before_it() -> None:
+    for index, check in enumerate(CHECKS):
         assert re.fullmatch(r".{15,110}\.", check.summary), check
-
-
-def test_every_check_says_why_it_exists_and_what_fails_it() -> None:
-    for check in CHECKS:
         why, _, example = check.explanation.rpartition("\n\n")
         assert len(why) > 40 and example.startswith("Example: "), check
-
-
-def test_a_check_needs_only_what_ran_before_it() -> None:
-    for index, check in enumerate(CHECKS):
         assert set(check.needs) <= set(NAMES[:index]), check
 
 

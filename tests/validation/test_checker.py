@@ -20,9 +20,10 @@ from generic_trainer.validation import Checker, ServingContract, ValidationRepor
 from generic_trainer.validation._runner import _memory_limit_mb
 from tests.house import run_python
 from tests.validation import models
-from tests.validation.broken_rows import RECIPES
+from tests.validation.broken_rows import BY_BOTH, RECIPES
 from tests.validation.catalogue.sources import FAULTS
 from tests.validation.conftest import Check
+from tests.validation.recipes import Features, scoring
 
 NAMES = [check.name for check in all_checks()]
 DYNAMIC = NAMES[NAMES.index("loads") :]
@@ -38,9 +39,7 @@ def test_a_good_model_passes_and_is_left_as_it_was(check: Check, good_model: Pat
     assert {path: path.stat().st_mtime_ns for path in good_model.rglob("*")} == before
 
 
-def test_an_absent_model_or_an_unknown_format_is_refused_and_the_way_out_is_named(
-    check: Check, tmp_path: Path
-) -> None:
+def test_absent_models_and_unknown_formats_are_refused(check: Check, tmp_path: Path) -> None:
     assert check(tmp_path / "absent")["presence"].status == "fail"
     (tmp_path / "model.weights").write_bytes(b"numbers")
     refused = check(tmp_path, ServingContract())["presence"]
@@ -51,9 +50,7 @@ def test_an_absent_model_or_an_unknown_format_is_refused_and_the_way_out_is_name
     assert [result.name for result in accepted.results] == ["presence", "manifest_matches"]
 
 
-def test_statistics_in_files_are_those_of_raw_examples(
-    check: Check, good_model: Path, tmp_path: Path
-) -> None:
+def test_statistics_are_of_raw_examples(check: Check, good_model: Path, tmp_path: Path) -> None:
     recipe = RECIPES["late_value_out_of_a_range"]
     recipe.make(good_model, tmp_path / "model")
     for split in ("train", "eval"):
@@ -85,9 +82,7 @@ def test_severities(check: Check, good_model: Path) -> None:
 
 
 @pytest.mark.parametrize("has_schema", [True, False])
-def test_mistyped_names_are_reported_with_the_nearest(
-    has_schema: bool, check: Check, good_model: Path
-) -> None:
+def test_mistyped_names_have_suggestions(has_schema: bool, check: Check, good_model: Path) -> None:
     schema = schema_pb2.Schema(feature=[{"name": name} for name in ("miles", "payment", "tips")])
     contract = ServingContract(
         signatures=("serving_defualt",),
@@ -110,9 +105,7 @@ def test_transformed_examples_are_recognized(check: Check, good_model: Path) -> 
     assert "of which none of the 3 first examples has any" in result.message
 
 
-def test_the_users_code_is_out_of_reach(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_model: Path
-) -> None:
+def test_no_user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_model: Path) -> None:
     (tmp_path / "tensorflow.py").write_text("raise RuntimeError('the user shadows TensorFlow')")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -127,22 +120,19 @@ def _without_end(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
-def test_a_loop_without_end_for_an_empty_batch_is_a_warning(check: Check) -> None:
-    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        (y,) = tf.while_loop(lambda y: tf.reduce_max(y) < 9.0, lambda y: (y + 1.0,), (x,))
-        return {"y": y}
+def test_examples_of_a_process_that_died_are_kept(check: Check) -> None:
+    def score(features: Features) -> tf.Tensor:
+        miles, payment = features["miles"], features["payment"][:, None]
+        known = tf.reduce_all(tf.reduce_any(payment == list(models.VOCABULARY), axis=1))
+        return models.asserted(known, models.aborted(tf.reduce_max(miles) == 100.0, miles))
 
-    report = check(models.serving(serve, models.ROWS))
-    assert report.passed, report.summary()
-    assert report["unforeseen_rows"].status == "warn"
-    assert "no answer" in report["unforeseen_rows"].message
-    assert report["session"].status == "pass"
+    report = check(scoring(score), BY_BOTH)
+    assert "SIGABRT" in report["schema_rows"].message
+    assert "example-2.pbtxt" in report["unforeseen_rows"].message
+    assert list(report.failing_examples) == ["example-1.pbtxt", "example-2.pbtxt"]
 
 
-def test_a_loop_without_end_is_a_failed_check(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_endless_loop_fails_a_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = _without_end(tmp_path / "1")
     with Checker(timeout_s=10) as impatient, caplog.at_level(logging.INFO):
         report = impatient.validate(str(folder))
@@ -203,9 +193,7 @@ def _when_checks_run(scratch: Path, act: Callable[[], None]) -> threading.Thread
     return thread
 
 
-def test_a_small_model_may_not_take_all_of_a_large_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_model_gets_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "weights").write_bytes(bytes(machine.MIB))
     monkeypatch.setattr(machine, "free_memory_bytes", lambda: 128 << 30)
     assert _memory_limit_mb(None, tmp_path) == (32 << 10) + 8
@@ -214,9 +202,7 @@ def test_a_small_model_may_not_take_all_of_a_large_machine(
     assert _memory_limit_mb(None, tmp_path) == 1024
 
 
-def test_an_interrupted_validation_leaves_nothing_and_killed_processes_are_replaced(
-    good_model: Path, tmp_path: Path, scratch: Path
-) -> None:
+def test_interrupted_and_killed_checks(good_model: Path, tmp_path: Path, scratch: Path) -> None:
     folder = _without_end(tmp_path / "1")
     handler = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     with Checker(timeout_s=15) as fragile:
@@ -245,7 +231,7 @@ def test_an_interrupted_validation_leaves_nothing_and_killed_processes_are_repla
 def test_tfma_is_imported_only_for_an_eval_config() -> None:
     code = (
         "import sys\n"
-        "from generic_trainer._core.protos import load_eval_config, load_schema\n"
+        "from generic_trainer._core.texts import load_eval_config, load_schema\n"
         "assert load_eval_config(None) is None and load_schema(None) is None\n"
         "assert not {'tensorflow', 'tensorflow_model_analysis'} & set(sys.modules)\n"
     )

@@ -97,13 +97,13 @@ _NO_LANDLOCK = "_sandbox._CREATE_RULESET = 9999  # an older kernel"
 _UNTRIED = "_sandbox._CALLS = {}  # a processor that nobody has tried"
 
 
-@pytest.mark.parametrize(
-    "before, danger, allowed, refused",
-    [
-        (_NO_LANDLOCK, "writing to files of this machine", "write library", "internet"),
-        (_UNTRIED, "connections and new processes", "internet", "write library"),
-    ],
-)
+MISSING = [
+    (_NO_LANDLOCK, "writing to files of this machine", "write library", "internet"),
+    (_UNTRIED, "connections and new processes", "internet", "write library"),
+]
+
+
+@pytest.mark.parametrize("before, danger, allowed, refused", MISSING)
 def test_a_missing_protection_is_told_and_the_others_stand(
     before: str, danger: str, allowed: str, refused: str, tmp_path: Path
 ) -> None:

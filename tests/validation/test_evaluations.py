@@ -12,9 +12,10 @@ from tensorflow_model_analysis.proto import config_pb2
 from generic_trainer.errors import DataError
 from generic_trainer.validation import ServingContract, lint_eval_config
 from tests.examples import example
-from tests.validation import models
+from tests.validation import broken_evaluations, models
 from tests.validation.broken_evaluations import GOOD_CONFIG, MSE, RECIPES, REHEARSED, contract
 from tests.validation.conftest import Check
+from tests.validation.models import FEATURES, SERIALIZED, VOCABULARY
 from tests.validation.recipes import Features, scoring
 from tests.validation.test_broken_models import find
 
@@ -23,7 +24,7 @@ WITHOUT_REHEARSAL = {"eval_rehearsal": "skip"}
 SCHEMA = schema_pb2.Schema(
     feature=[
         {"name": "miles", "type": schema_pb2.FLOAT, "presence": {"min_fraction": 1.0}},
-        {"name": "payment", "type": schema_pb2.BYTES},
+        {"name": "payment", "type": schema_pb2.BYTES, "string_domain": {"value": VOCABULARY}},
         {"name": "tips", "type": schema_pb2.FLOAT},
     ]
 )
@@ -57,11 +58,35 @@ def test_a_good_model_is_rehearsed(check: Check, good_model: Path) -> None:
     assert report.facts["rehearsed_metrics"]["mean_squared_error"] > 0
 
 
+def test_what_only_the_evaluator_can_know(check: Check, tmp_path: Path) -> None:
+    """Preprocessed slices, two signatures, a plot of an interval, a precision of no positives."""
+    metric, spec = broken_evaluations.metric, broken_evaluations.spec
+    module = scoring(lambda features: features["miles"] - 9.0)
+
+    def shouted(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"payment": tf.strings.upper(tf.io.parse_example(x, FEATURES)["payment"])}
+
+    functions = {"shouted": (shouted, [SERIALIZED]), "other": (module.serve, [SERIALIZED])}
+    signatures = {"serving_default": module.serve, **models.signatures(**functions)}
+    folder = models.save(module, tmp_path / "model", signatures)
+    shouts = 'preprocessing_function_names: "shouted"'
+    more = f'name: "a" {shouts}', f'name: "b" signature_name: "other" {shouts}'
+    specs = "".join(spec(more=each) for each in more)
+    plot = metric("CalibrationPlot", """config: '"left": -9, "right": 9'""")
+    slices = 'slicing_specs { } slicing_specs { feature_values { key: "payment" value: "CASH" } }'
+    wanted = contract(specs + metric("Precision") + plot + MSE + slices)
+    rows = [example(miles=0.1 * n, payment="cash", tips=float(n % 2)) for n in range(40)]
+    report = check(folder, dataclasses.replace(wanted, examples=rows, schema=SCHEMA))
+    assert report.passed and report["eval_config"].status == "pass", report.summary()
+    assert report["eval_rehearsal"].message.count("is nan on 20 examples") == 2
+    own = contract(spec() + metric("Own", 'module: "own"'))
+    assert check(folder, own)["eval_rehearsal"].message == "No module named 'own'"
+
+
 def test_a_config_can_be_a_file(check: Check, good_model: Path, tmp_path: Path) -> None:
     file = tmp_path / "eval_config.pbtxt"
     file.write_text(GOOD_CONFIG.replace("tips", "tip"))
-    wanted = ServingContract(examples=models.examples(), eval_config=str(file))
-    wanted = dataclasses.replace(wanted, severities=WITHOUT_REHEARSAL)
+    wanted = ServingContract(eval_config=str(file), schema=SCHEMA, severities=WITHOUT_REHEARSAL)
     assert check(good_model, wanted)["eval_config"].status == "fail"
 
 
@@ -71,9 +96,7 @@ def test_lint_before_training() -> None:
     config.model_specs[0].label_key = "tip"
     config.slicing_specs.add(feature_keys=["city"])
     found = lint_eval_config(config, SCHEMA)
-    assert found.status == "fail"
-    assert "'tip'" in found.message
-    assert "'city'" in found.message
+    assert found.status == "fail" and "'tip'" in found.message and "'city'" in found.message
     assert lint_eval_config(config).status == "pass"
     # A preprocessing function may return what has any name.
     config.slicing_specs.pop()

@@ -45,19 +45,19 @@ def test_examples_that_fail_lie_beside_the_report() -> None:
     assert ValidationReport.from_json(report.to_json()) == report
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        PASSED.to_json().replace('"seconds": 1.0', '"failing_examples": []'),
-        PASSED.to_json().replace('"seconds": 1.0', '"failing_examples": {"example-1.pbtxt": 1}'),
-        "[]",
-        "{}",
-        FAILED.to_json().replace('"fail"', '"bad"'),
-        FAILED.to_json().replace("1234567", "[]"),
-        FAILED.to_json().replace('"remedy"', '"cure"'),
-    ],
-)
+NO_REPORTS = [
+    "",
+    PASSED.to_json().replace('"seconds": 1.0', '"failing_examples": []'),
+    PASSED.to_json().replace('"seconds": 1.0', '"failing_examples": {"example-1.pbtxt": 1}'),
+    "[]",
+    "{}",
+    FAILED.to_json().replace('"fail"', '"bad"'),
+    FAILED.to_json().replace("1234567", "[]"),
+    FAILED.to_json().replace('"remedy"', '"cure"'),
+]
+
+
+@pytest.mark.parametrize("text", NO_REPORTS)
 def test_json_that_is_no_report(text: str) -> None:
     with pytest.raises(DataError, match=r"Expected what ValidationReport\.to_json has written"):
         ValidationReport.from_json(text)

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from generic_trainer.validation import Checker, ServingContract, _inputs, all_checks
+from benchmarks.bypasses import _hostile as hostile
+from benchmarks.bypasses import _places
+from generic_trainer.validation import Checker, ServingContract, _runner, all_checks
 from generic_trainer.validation._checker import _environment
 from generic_trainer.validation._isolation import move
 from tests.house import ROOT
-from tests.validation import hostile, models
+from tests.validation import models
 from tests.validation.conftest import Check
 
 NAMES = [check.name for check in all_checks()]
@@ -40,7 +42,7 @@ class _Hostile:
             self._server.accept()
 
 
-@pytest.fixture(params=hostile.RECIPES)
+@pytest.fixture(params=_places.RECIPES)
 def hostile_model(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[_Hostile]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
@@ -93,9 +95,7 @@ def test_who_allows_an_op_has_the_model_run(check: Check, tmp_path: Path) -> Non
     assert target.exists()
 
 
-def test_inputs_on_other_machines_are_fetched(
-    check: Check, checker: Checker, good_model: Path, tmp_path: Path
-) -> None:
+def test_fetched_inputs(check: Check, checker: Checker, good_model: Path, tmp_path: Path) -> None:
     with tf.io.TFRecordWriter(str(tmp_path / "examples")) as out:
         for record in models.examples(5):
             out.write(record)
@@ -128,9 +128,7 @@ def linked_out(copy: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def test_links_that_leave_the_model_are_not_followed(
-    linked_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outward_links(linked_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("generic_trainer.validation._isolation._can_hide", lambda *_: False)
     hidden, refused = move(str(linked_out), tmp_path / "moved")
     assert not hidden
@@ -142,9 +140,7 @@ def test_links_that_leave_the_model_are_not_followed(
     }  # fmt: skip
 
 
-def test_a_model_with_links_that_leave_it_is_refused(
-    checker: Checker, good_model: Path, linked_out: Path
-) -> None:
+def test_leaving_links_are_refused(checker: Checker, good_model: Path, linked_out: Path) -> None:
     for path in (str(linked_out), f"file://{linked_out}"):
         report = checker.validate(path)
         assert report["assets"].status == "fail"
@@ -155,6 +151,19 @@ def test_a_model_with_links_that_leave_it_is_refused(
     report = checker.validate(str(good_model), contract)
     assert report["base_model"].status == "warn"
     assert report.passed and "PATH=" not in report.to_json()
+
+
+def test_links_within_and_linked_inputs(check: Check, copy: Path, tmp_path: Path) -> None:
+    (copy / "data").mkdir()
+    (copy / "variables").rename(copy / "data" / "variables")
+    (copy / "variables").symlink_to("data/variables")
+    (copy / "data" / "schema.pbtxt").write_text('feature { name: "miles" type: FLOAT }')
+    with tf.io.TFRecordWriter(str(tmp_path / "examples")) as out:
+        out.write(models.example(1.0, "cash"))
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "examples").symlink_to(tmp_path / "examples")
+    inputs = {"schema": copy / "data" / "schema.pbtxt", "examples": tmp_path / "linked" / "*"}
+    assert check(copy, ServingContract(**inputs, severities={"without_optional": "skip"})).passed
 
 
 def test_a_file_on_its_own_is_checked_without_a_link(check: Check, tmp_path: Path) -> None:
@@ -173,9 +182,7 @@ def test_the_environment_of_the_checks_has_no_secrets(monkeypatch: pytest.Monkey
     assert environment.keys() >= set(settings)
 
 
-def test_a_model_cannot_read_the_callers_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_stays_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
         text = tf.io.read_file("/proc/self/environ")
         return {"y": models.after(tf.debugging.Assert(False, [text]), x)}
@@ -189,15 +196,13 @@ def test_a_model_cannot_read_the_callers_environment(
     assert "hunter2" not in report.to_json()
 
 
-def test_credentials_reach_the_process_that_fetches_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_reach_the_fetch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def record(source: str, target: str) -> None:
         Path(target).write_text(os.environ["GENERIC_TOKEN"])
 
-    monkeypatch.setitem(_inputs._FETCH, "schema", record)
+    monkeypatch.setitem(_runner._FETCH, "schema", record)
     contract = ServingContract(schema="gs://bucket/schema.pbtxt")
-    local, problems = _inputs.fetch(
+    local, problems = _runner.fetch(
         str(tmp_path), contract, tmp_path / "moved", tmp_path, {"GENERIC_TOKEN": "hunter2"}
     )
     assert not problems
@@ -205,9 +210,7 @@ def test_credentials_reach_the_process_that_fetches_alone(
     assert "GENERIC_TOKEN" not in os.environ
 
 
-def test_a_model_of_links_to_blobs_beside_it_can_be_read(
-    check: Check, good_model: Path, tmp_path: Path
-) -> None:
+def test_links_to_blobs_beside_it_are_read(check: Check, good_model: Path, tmp_path: Path) -> None:
     """As in Hugging Face's cache."""
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
     shutil.copytree(good_model, snapshot)
@@ -223,9 +226,7 @@ def test_a_model_of_links_to_blobs_beside_it_can_be_read(
 
 
 @pytest.mark.slow
-def test_a_model_in_the_home_directory(
-    good_model: Path, home: Path, impatient_checker: Checker
-) -> None:
+def test_a_model_in_the_home(good_model: Path, home: Path, impatient_checker: Checker) -> None:
     shutil.copytree(good_model, home / "model")
     report = impatient_checker.validate(str(home / "model"))
     assert report.passed, report.summary()

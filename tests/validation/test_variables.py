@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.validation._variables import read_variables
+from generic_trainer.validation._model import read_variables
 
 
 def test_odd_and_damaged_variables_are_found(tmp_path: Path) -> None:

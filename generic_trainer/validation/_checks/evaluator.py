@@ -13,9 +13,9 @@ from generic_trainer._core.texts import did_you_mean, reason_of
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_words, parsed
-from generic_trainer.validation._scoring import is_float
+from generic_trainer.validation._scoring import is_float, not_finite
 from generic_trainer.validation._signatures import feature_of
-from generic_trainer.validation._tfma_lint import lint_findings
+from generic_trainer.validation._tfma_lint import is_elsewhere, lint_findings
 
 # TFMA picks these by itself from several outputs.
 _KNOWN_OUTPUTS = {"scores", "outputs", "predictions", "logistic", "probabilities", "logits"}
@@ -40,7 +40,7 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if model.eval_config is None:
         raise Skip("the contract names no eval config")
-    preprocessed = None  # unless all preprocessing functions are signatures
+    preprocessed: set[str] | None = None  # unless all preprocessing functions are signatures
     specs = model.eval_config.model_specs
     functions = {name for spec in specs for name in spec.preprocessing_function_names}
     if functions <= model.signatures.keys():
@@ -51,7 +51,8 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     for spec in model.eval_config.slicing_specs:
         for key, value in sorted(spec.feature_values.items()):
             words = [word.decode(errors="replace") for word in domains.get(key, ())]
-            if words and value not in words:
+            is_raw = preprocessed is not None and key not in preprocessed
+            if words and value not in words and is_raw:
                 problem = f"slicing_specs: the domain of {key!r} does not have {value!r}"
                 problem += f"{did_you_mean(value, words)}, so that TFMA leaves the slice out"
                 yield fail(problem, f"the domain is {', '.join(words[:12])}")
@@ -152,6 +153,8 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     try:
         metrics = _evaluate(model)
     except Exception as error:
+        if any(is_elsewhere(error, m) for s in model.eval_config.metrics_specs for m in s.metrics):
+            raise Skip(str(error)) from error
         remedy = "correct the eval config or the signature that it calls"
         yield fail(f"the Evaluator would fail: {_reason(error)}", remedy)
         return
@@ -159,7 +162,11 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     for name, value in sorted(metrics.items()):
         if not math.isfinite(value):
             message = f"metric {name!r} is {value} on {_EXAMPLES} examples"
-            yield fail(message, "look for NaN among the predictions and labels")
+            # Of predictions that are numbers it may be undefined for so few, like the precision
+            # without a predicted positive.
+            is_certain = any(any(not_finite(each.batch)) for each in model.served_scores.values())
+            judge = fail if is_certain else warn
+            yield judge(message, "look for NaN among the predictions and labels")
     yield from _beyond_one(model)
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
 
@@ -179,19 +186,20 @@ def _evaluate(model: ModelUnderTest) -> dict[str, float]:
     from apache_beam.utils.shared import Shared
     from tensorflow_model_analysis.utils import config_util
 
-    config = config_util.update_eval_config_with_defaults(
-        model.eval_config, has_baseline=False, rubber_stamp=True
-    )
+    completed = config_util.update_eval_config_with_defaults
+    config = completed(model.eval_config, has_baseline=False, rubber_stamp=True)
     config_util.verify_eval_config(config)
     model.release()  # TFMA loads the model itself
-    shared = tfma.default_eval_shared_model(str(model.directory), eval_config=config)
+    make, path = tfma.default_eval_shared_model, str(model.directory)
+    names = [spec.name for spec in config.model_specs]  # two are one model, by two signatures
+    shared = [make(path, model_name=name, eval_config=config) for name in names]
     with ScratchFolder("evaluation-") as folder:
         examples = os.path.join(folder, "examples")
         with tf.io.TFRecordWriter(examples) as writer:
             for record in _rehearsed(model):
                 writer.write(record)
         tfma.run_model_analysis(
-            eval_shared_model=shared,
+            eval_shared_model=shared if len(shared) > 1 else shared[0],
             eval_config=config,
             data_location=examples,
             output_path=folder,
@@ -226,13 +234,16 @@ def _numbers(written: Iterable[Any]) -> Iterator[tuple[str, float]]:
         for metric in each.metric_keys_and_values:
             key = metric.key
             if metric.value.WhichOneof("type") == "double_value":
-                yield f"{key.output_name}/{key.name}".lstrip("/"), metric.value.double_value.value
+                names = filter(None, (key.model_name, key.output_name, key.name))
+                yield "/".join(names), metric.value.double_value.value
 
 
 def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
     """Warns of metrics that take probabilities if the model returns other numbers."""
-    metrics = {m.class_name for spec in model.eval_config.metrics_specs for m in spec.metrics}
-    if not (wanting := sorted(metrics & _OF_PROBABILITIES)):
+    metrics = [m for spec in model.eval_config.metrics_specs for m in spec.metrics]
+    # A plot of another interval states its left end.
+    named = {metric.class_name for metric in metrics if '"left"' not in metric.config}
+    if not (wanting := sorted(named & _OF_PROBABILITIES)):
         return
     specs = [spec for spec in model.eval_config.model_specs if not spec.is_baseline]
     for spec in specs:

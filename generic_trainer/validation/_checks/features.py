@@ -34,10 +34,8 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
         return
     known = {feature.name: dtype_in_schema(feature) for feature in features_in_use(model.schema)}
     for name, signature in model.serving_signatures.items():
-        if signature.is_serialized:
-            yield from _parsed(model, name, signature, known)
-        else:
-            yield from _inputs(model, name, signature, known)
+        findings = _parsed if signature.is_serialized else _inputs
+        yield from findings(model, name, signature, known)
 
 
 def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
@@ -78,9 +76,7 @@ def _parsed(
     read = signature.features
     for key in sorted(read.keys() - known.keys() - seen):
         near = did_you_mean(key, known.keys() - read.keys())
-        message = (
-            f"signature {name!r} reads a feature {key!r}, which the schema does not have{near}"
-        )
+        message = f"signature {name!r} reads feature {key!r}, which the schema does not have{near}"
         yield warn(message, "name it as the schema does, or add it to the schema")
     sizes = {each.name: _values_of(each) for each in features_in_use(model.schema)}
     for key in sorted(read.keys() & known.keys() - seen):

@@ -1,5 +1,6 @@
 """Checks of files: those of the model, and those that the contract names."""
 
+import collections
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,19 +15,20 @@ from generic_trainer.validation._check import ANY, FORMATS, Finding, Skip, check
 from generic_trainer.validation._contract import SOURCES
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import SAVED_MODEL_FILES, ModelUnderTest
+from generic_trainer.validation._signature import SIGNATURE
 
 _MANIFEST_REMEDY = "copy the model again from where it was published, with its files alone"
 _PROTOBUF_LIMIT = (1 << 31) - 1  # bytes; no C++ consumer reads more
 _SHARD = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
 # By TensorFlow, gsutil, NFS, and rsync, which puts six letters behind the name.
 _TEMPORARY = re.compile(
-    r"_temp\b|\.tmp\b|tempstate|\.part$|_\.gstmp$|^\.nfs|^\.(?:saved_model|variables)\..+\.\w{6}$"
+    r"^variables_temp$|\.tmp\b|tempstate|\.part$|_\.gstmp$|^\.nfs|"
+    r"^\.(?:saved_model|variables)\..+\.\w{6}$"
 )
 _POINTER_OF_GIT_LFS = b"version https://git-lfs.github.com/spec/"
 # Of parts of saved_model.pb.
 _HASHES = ("graph_def_program_hash", "signature_def_hash", "saved_object_graph_hash")
 _VARIABLES_INDEX = Path("variables/variables.index")
-_VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
 _VARIABLES_REMEDY = "the files of variables/ are damaged or incomplete: copy whole files"
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -118,7 +120,7 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
     for judge, what, names in (
         (fail, "missing", sorted(set(listed) - present)),
         (fail, "changed", changed),
-        (warn, "added", sorted(present - set(listed) - {MANIFEST})),
+        (warn, "added", sorted(present - set(listed) - {MANIFEST, SIGNATURE})),
     ):
         if names:
             message = f"{what} since the model was published: {', '.join(names[:5])}"
@@ -235,9 +237,10 @@ def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `variables.data-00000-of-00002` without its sibling; one bit that a disk has flipped.
     """
     if _VARIABLES_INDEX not in model.files:
-        if not any(node.op in _VARIABLE_OPS for node in model.nodes):
-            raise Skip("the model has no variables")
-        yield fail(f"the model has variables and no {_VARIABLES_INDEX}", _VARIABLES_REMEDY)
+        # A graph of TensorFlow 1 may set all of its variables when it is loaded.
+        if not model.meta_graph.saver_def.restore_op_name:
+            raise Skip("the model restores no variables")
+        yield fail(f"the model restores variables and has no {_VARIABLES_INDEX}", _VARIABLES_REMEDY)
         return
     try:
         unreadable = model.variables.unreadable
@@ -288,12 +291,11 @@ def _unread(model: ModelUnderTest) -> set[str]:
 
     needed = (each.nodes.values() for each in model.signatures.values())
     unread = names(model.meta_graph.graph_def.node).difference(*map(names, needed))
-    return {
-        attribute.checkpoint_key
-        for node in objects.nodes
-        for attribute in node.attributes
-        if attribute.full_name in unread
-    }
+    attributes = [attribute for node in objects.nodes for attribute in node.attributes]
+    # The graph numbers variables of one name, and the checkpoint does not.
+    counts = collections.Counter(each.full_name for each in attributes)
+    unread = {name for name in unread if counts[name] == 1}
+    return {each.checkpoint_key for each in attributes if each.full_name in unread}
 
 
 def _quoted(names: Sequence[str]) -> str:

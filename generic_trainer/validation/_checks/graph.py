@@ -8,8 +8,9 @@ from typing import Any
 from generic_trainer._core import internals
 from generic_trainer.validation._access import Assets, reaches_out
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
-from generic_trainer.validation._graph import QUEUES, Node, library_of, listed
+from generic_trainer.validation._graph import QUEUES, Node, library_of, listed, node_name
 from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._op_registries import described, facts_of, known_by, minors, span
 
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 # What loading a model is made of, and what else reads and writes checkpoints.
@@ -57,13 +58,45 @@ def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
         yield note("the model does not name the TensorFlow that saved it")
         return
     model.facts["saved_by_tensorflow"] = saved_by
-    minor, installed = (
-        [int(part) for part in re.findall(r"\d+", version)[:2]]
-        for version in (saved_by, tf.__version__)
-    )
+    versions = [re.findall(r"\d+", version)[:2] for version in (saved_by, tf.__version__)]
+    minor, installed = (list(map(int, version)) for version in versions)
     if minor > installed:
         message = f"saved by TensorFlow {saved_by}, checked with the older {tf.__version__}"
         yield warn(message, "serve with a TensorFlow that is at least as new as the exporting one")
+
+
+@check(needs=("serve_tag",), decided_by="code")
+def served_by(model: ModelUnderTest) -> Iterator[Finding]:
+    """Each TensorFlow that the contract names has every op, attribute and dtype of the model.
+
+    TensorFlow loads models of older releases, not of newer ones. TF Serving follows TensorFlow by
+    up to a year, so that the model of a new TensorFlow may not load there.
+
+    Example: `tf.image.decode_image` of TensorFlow 2.20 has an op for WebP, and the contract is
+    `ServingContract(served_by=("tensorflow_serving==2.19",))`.
+    """
+    nodes: dict[str, list[Node]] = {}
+    for node in model.nodes:
+        for fact in sorted(facts_of(node.proto)):
+            nodes.setdefault(fact, []).append(node)
+    needed = [known_by(fact) for fact in nodes if not fact.endswith("~")]
+    if able := set(minors()).intersection(*needed):
+        is_first = min(able) == min(minors())
+        model.facts["oldest_tensorflow"] = f"2.{min(able)}{' or older' if is_first else ''}"
+    for server, minor in model.contract.servers.items():
+        unknown = [fact for fact in nodes if minor not in known_by(fact)]
+        for fact in unknown:
+            if "." in fact and fact.partition(".")[0] in unknown:
+                continue  # an attribute of an op that is not there
+            # A session builds the functions that its graph calls, also to save variables;
+            # `tf.saved_model.load` builds all of them.
+            loads_all = "serving" not in server
+            built = [n for n in nodes[fact] if not n.function or n.when not in ("loaded", "never")]
+            is_harmless = fact.endswith("~") or not (built or loads_all)
+            yield (warn if is_harmless else fail)(
+                f"{server} has no {described(fact)}: {listed(built or nodes[fact])}",
+                f"export with TensorFlow 2.{minor}, use other ops, or serve with {span(fact)}",
+            )
 
 
 @check(needs=("serve_tag",), decided_by="code")
@@ -131,7 +164,7 @@ def _forbid(
     nodes: list[Node], problem: str, remedy: str, judge: Callable[[str, str], Finding] = fail
 ) -> Iterator[Finding]:
     """Fails if a consumer can reach one of the nodes, and warns of others."""
-    run = [node for node in nodes if node.when in ("served", "restored", "loaded")]
+    run = [node for node in nodes if node.when in ("served", "restored", "loaded", "replacing")]
     if run:
         yield judge(f"{problem}: {listed(run)}", remedy)
         return
@@ -151,12 +184,13 @@ def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
     `ServingContract(allowed_ops=("ReadFile",))` accepts it, and the model is run.
     """
     allowed, assets = model.contract.allowed_ops, Assets(model.graph, model.asset_nodes)
+    checkpoint = Assets(model.graph, {node_name(model.meta_graph.saver_def.filename_tensor_name)})
     nodes = [
         node
         for node in model.nodes
         if reaches_out(node.proto)
         and node.op not in allowed
-        and not _is_loading(node)
+        and not _is_loading(node, checkpoint)
         and not assets.are_all_that_is_read(node)
     ]
     # The author of a contract that makes it a warning knows the model, and wants it checked.
@@ -181,14 +215,15 @@ def why_not_run(model: ModelUnderTest) -> str:
     return result.message if result.status == "fail" else ""
 
 
-def _is_loading(node: Node) -> bool:
+def _is_loading(node: Node, checkpoint: Assets) -> bool:
     """Returns whether a node is a part of every model's loading, or of saving it.
 
     A model that holds another one, such as a transform graph, has the functions that load and save
     that one, which no consumer runs.
     """
-    ops = {"restored": _RESTORING, "never": _CHECKPOINTING}
-    return node.when == "saved" or node.op in ops.get(node.when, ())
+    if node.when == "restored":
+        return node.op in _RESTORING and checkpoint.are_all_that_is_read(node)
+    return node.when == "saved" or (node.when == "never" and node.op in _CHECKPOINTING)
 
 
 @check(needs=("serve_tag",), decided_by="code")
@@ -246,11 +281,12 @@ def devices(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a graph with `/job:worker/task:1` in its devices, exported inside a strategy's scope; a
     collective that waits for replicas.
     """
-    nodes = [node for node in model.nodes if node.op not in model.contract.allowed_ops]
+    # A function that nothing calls, such as a step of the training, is not even placed.
+    placed = [node for node in model.nodes if node.when != "never" or not node.function]
+    nodes = [node for node in placed if node.op not in model.contract.allowed_ops]
     leftovers = [node for node in nodes if _COLLECTIVE.match(node.op)]
     foreign = [node for node in nodes if _FOREIGN.search(node.proto.device)]
-    accelerated = [node for node in nodes if _ACCELERATOR.search(node.proto.device)]
-    pinned = [node for node in accelerated if node not in foreign]
+    pinned = [n for n in nodes if _ACCELERATOR.search(n.proto.device) and n not in foreign]
     clean = "export outside the strategy's scope, or with generic_trainer.training.export_model"
     for judge, problem, found, remedy in (
         (fail, "waits for ever: nothing puts in what it takes out", _waiting(model), "feed inputs"),
@@ -294,8 +330,8 @@ def compiled_functions(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `tf.function(jit_compile=True)` behind a signature.
     """
     functions = model.graph.functions
-    compiled = [name for name, each in functions.items() if _must_be_compiled(each)]
-    compiled += [node.where for node in model.nodes if _must_be_compiled(node.proto)]
+    compiled = sorted({f for f, _ in model.graph.when if f and _must_be_compiled(functions[f])})
+    compiled += [n.where for n in model.nodes if n.when != "never" and _must_be_compiled(n.proto)]
     if compiled:
         remedy = "export without jit_compile=True (in Keras: compile(jit_compile=False))"
         yield warn(f"must be compiled with XLA: {', '.join(compiled[:5])}", remedy)

@@ -1,19 +1,22 @@
-"""Checks of the outputs of the signatures for examples."""
+"""Checks of the outputs of the signatures for examples, their labels and their golden outputs."""
 
+import base64
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import Finding, check, fail, note, warn
+from generic_trainer._core.texts import did_you_mean, reason_of
+from generic_trainer.validation import _scoring
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._feeds import feed_for
+from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
-from generic_trainer.validation._probing import not_finite
-from generic_trainer.validation._scoring import ODD_ROWS, Feed, Scores, call, difference, score
+from generic_trainer.validation._schema_rows import parsed, without
 
 SIZES_REMEDY = "replace fixed sizes by ones that follow the batch: consumers choose them"
+_GOLDEN_ROWS = 3
 
 
 @check(needs=("loads", "devices", "signatures_exist", "inputs_read"))
@@ -37,7 +40,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             continue
         loaded = model.loaded.signatures[name]
         try:
-            model.scores[name] = score(loaded, feed)
+            model.scores[name] = _scoring.score(loaded, feed, model.is_half)
             yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
         except Exception as error:
             message = f"signature {name!r} with {feed.source}: {reason_of(error)}"
@@ -50,12 +53,12 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
                 continue
             alone = _scored_alone(loaded, feed) if served and feed.divisible else []
             if alone and len(alone) < feed.rows and not feed.real:
-                model.scores[name] = score(loaded, feed.part(alone))
+                model.scores[name] = _scoring.score(loaded, feed.part(alone), model.is_half)
                 yield note(f"signature {name!r} scored {len(alone)} rows of {feed.source}")
             yield _judge_error(served, len(alone) == feed.rows, feed, message)
 
 
-def _judge_error(served: bool, works_alone: bool, feed: Feed, message: str) -> Finding:
+def _judge_error(served: bool, works_alone: bool, feed: _scoring.Feed, message: str) -> Finding:
     if works_alone:
         return fail(f"{message}; single rows are scored", SIZES_REMEDY)
     has_text = any(array.dtype == object for array in feed.inputs.values())
@@ -69,17 +72,17 @@ def _judge_error(served: bool, works_alone: bool, feed: Feed, message: str) -> F
 
 def _works(loaded: Any, inputs: dict[str, np.ndarray]) -> bool:
     with contextlib.suppress(Exception):
-        call(loaded, inputs)
+        _scoring.call(loaded, inputs)
         return True
     return False
 
 
-def _scored_alone(loaded: Any, feed: Feed) -> list[int]:
+def _scored_alone(loaded: Any, feed: _scoring.Feed) -> list[int]:
     """Returns the rows that can be scored alone, none if the first ones cannot."""
     scored = []
     for row in range(feed.rows):
         scored += [row] * _works(loaded, feed.take([row]))
-        if row == ODD_ROWS and not scored:
+        if row == _scoring.ODD_ROWS and not scored:
             break
     return scored
 
@@ -111,7 +114,7 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
     """
     remedy = "look for a division by zero, the log of zero, or missing values"
     for name, scored in model.scores.items():
-        for kind, key, _ in not_finite(scored.batch):
+        for kind, key, _ in _scoring.not_finite(scored.batch):
             certain = kind == "NaN" and scored.feed.real and name in model.serving_signatures
             message = f"signature {name!r}: output {key!r} is {kind} for {scored.feed.source}"
             yield model.of_rows(certain, message, remedy)
@@ -178,15 +181,110 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
                 yield model.of_rows(certain and name in model.serving_signatures, message, remedy)
 
 
-def first_difference(scored: Scores, key: str) -> tuple[str, bool]:
+def first_difference(scored: _scoring.Scores, key: str) -> tuple[str, bool]:
     """Returns the difference of an output of a row in a smaller batch; see `difference`."""
     batch = scored.batch[key]
     if batch.ndim == 0 or len(batch) != scored.feed.rows:
         return "", False  # output_per_row reports it
     smaller = [(f"row {n} alone", each, batch[n : n + 1]) for n, each in enumerate(scored.single)]
-    smaller.append((f"a batch of {min(ODD_ROWS, len(batch))}", scored.odd, batch[:ODD_ROWS]))
+    odd = batch[: _scoring.ODD_ROWS]
+    smaller.append((f"a batch of {len(odd)}", scored.odd, odd))
     for what, outputs, expected in smaller:
-        changed, certain = difference(np.atleast_1d(outputs[key]), expected)
+        changed, certain = scored.differs(key, np.atleast_1d(outputs[key]), expected)
         if changed:
             return f"{what} gives {changed} in a batch of {len(batch)}", certain
     return "", False
+
+
+@check(needs=("deterministic",))
+def golden(model: ModelUnderTest) -> Iterator[Finding]:
+    """The model still gives the golden outputs of its manifest.
+
+    Another machine, another TensorFlow or a changed file can change the outputs of a model. The
+    manifest of a published model contains its outputs at that time.
+
+    Example: a copy of a published model whose weights were replaced by those of another run.
+    """
+    scored = model.scores.get("serving_default")
+    if scored is not None and scored.feed.real and "serving_default" in dict(_serialized(model)):
+        outputs = {
+            key: rows[:_GOLDEN_ROWS].tolist()
+            for key, rows in sorted(scored.batch.items())
+            if rows.shape[:1] == (scored.feed.rows,) and not scored.varies(key)[0]
+            if rows.dtype.kind not in "Oc"  # which JSON does not have
+        }
+        examples = [base64.b64encode(r).decode() for r in scored.feed.records[:_GOLDEN_ROWS]]
+        model.facts["golden"] = {"serving_default": {"examples": examples, "outputs": outputs}}
+    known: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        known = read_manifest(model.directory).get("golden", {})
+    if not known:
+        raise Skip("no golden outputs in a manifest")
+    for name, rows in known.items():
+        yield from _compare_golden(model, name, rows)
+
+
+def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> Iterator[Finding]:
+    outputs = _score(model, name, map(base64.b64decode, rows["examples"]))
+    for output, golden_values in rows["outputs"].items():
+        actual = outputs[output]
+        changed, _ = _scoring.difference(actual, np.array(golden_values).astype(actual.dtype))
+        if changed:
+            message = f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}"
+            yield fail(message, "compare the files, and the versions of TensorFlow, with it")
+    yield note(f"{len(rows['examples'])} golden examples give the published outputs")
+
+
+@check(needs=("scores",), decided_by="rows")
+def without_label(model: ModelUnderTest) -> Iterator[Finding]:
+    """Examples without the label still score, and score the same.
+
+    Requests have no label. A signature that parses it as a required feature scores every example of
+    the eval split, and no request.
+
+    Example: `tf.io.parse_example` with the feature spec of the whole schema; a label that leaked
+    into the features.
+    """
+    labels = model.label_keys
+    # Labels of an eval config may be transformed ones, which the schema of raw examples lacks.
+    known = model.seen_dtypes.keys() | (model.feature_dtypes or {}).keys()
+    # Without a schema, the first examples may lack some features.
+    say = fail if model.schema is not None else warn
+    for label in sorted(set(model.contract.label_keys) - known if known else ()):
+        near = did_you_mean(label, known)
+        message = f"no feature {label!r} in the schema or the examples{near}"
+        yield say(message, "name the label in label_keys as the examples do")
+    present = [
+        (name, scored)
+        for name, scored in _serialized(model)
+        if any(labels & each.features.feature.keys() for each in parsed(scored.feed.records))
+    ]
+    if not present:
+        raise Skip("no examples with a known label: set label_keys and examples in the contract")
+    for name, scored in present:
+        examples = parsed(scored.feed.records)
+        unlabelled = [without(example, labels).SerializeToString() for example in examples]
+        try:
+            outputs = _score(model, name, unlabelled)
+        except Exception as error:
+            message = f"signature {name!r} needs the label {sorted(labels)}: {reason_of(error)}"
+            yield fail(message, "leave the label out of the feature spec that it parses")
+            continue
+        for key, output in sorted(outputs.items()):
+            changed, _ = _scoring.difference(output, scored.batch[key])
+            if changed:
+                message = f"signature {name!r}: output {key!r} depends on the label: {changed}"
+                yield fail(message, "remove the label from the model's inputs")
+
+
+def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, _scoring.Scores]]:
+    """Yields the signatures that consumers call and that serialized examples have scored."""
+    for name, scored in model.served_scores.items():
+        if scored.feed.serialized and scored.feed.divisible:
+            yield name, scored
+
+
+def _score(model: ModelUnderTest, name: str, records: Iterable[bytes]) -> _scoring.Outputs:
+    (key,) = model.signatures[name].inputs
+    inputs = {key: np.array(list(records), dtype=object)}
+    return _scoring.call(model.loaded.signatures[name], inputs)

@@ -12,20 +12,20 @@ import numpy as np
 
 from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb, resident_memory_mb
 from generic_trainer._core.texts import reason_of
+from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._checks.predictions import SIZES_REMEDY, first_difference
 from generic_trainer.validation._feeds import input_features, inputs_of
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
-from generic_trainer.validation._probing import Budget, Trouble, not_finite, troubles
 from generic_trainer.validation._schema_rows import (
     ProbeRow,
     SchemaRows,
     features_in_use,
     is_optional,
+    parallel_lists,
     parsed,
     without,
 )
-from generic_trainer.validation._scoring import Outputs, Scores, difference
 
 _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
 _MAX_FEED_BYTES = 128 * MIB  # of a batch
@@ -82,11 +82,12 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
         if scored.feed.serialized and scored.feed.divisible:
             examples, (base, usual) = parsed(scored.feed.records), _base(scored)
             alone = sorted(optional & model.signatures[name].features.keys())[:_MAX_ALONE]
-            absent = [(base, [key]) for key in alone]
+            together = parallel_lists(base, alone, {}).items()
+            absent = [(base, keys) for key, keys in together if key == keys[0]]
             absent += [(example, sorted(optional)) for example in examples]
             rows = [ProbeRow(without(each, keys), f"without {keys}") for each, keys in absent]
             # It takes one call where all is well, and is worth that whatever is left.
-            shared, model.budget = model.budget, Budget(max(model.budget.left_s, 1.0))
+            shared, model.budget = model.budget, _scoring.Budget(max(model.budget.left_s, 1.0))
             yield from _findings(model, name, usual, rows, remedy, fatal)
             shared.left_s = min(shared.left_s, model.budget.left_s)
             model.budget = shared
@@ -183,7 +184,9 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(f"signature {name!r} scored batches of {', '.join(done)}")
 
 
-def _of_size(model: ModelUnderTest, name: str, scored: Scores, size: int) -> Iterator[Finding]:
+def _of_size(
+    model: ModelUnderTest, name: str, scored: _scoring.Scores, size: int
+) -> Iterator[Finding]:
     import tensorflow as tf
 
     rows = np.arange(size) % scored.feed.rows
@@ -205,7 +208,7 @@ def _of_size(model: ModelUnderTest, name: str, scored: Scores, size: int) -> Ite
             message = f"{subject}: output {key!r} is of shape {list(output.shape)}"
             yield model.per_row(message, SIZES_REMEDY)
             continue
-        changed, certain = difference(output, usual[rows])
+        changed, certain = scored.differs(key, output, usual[rows])
         if changed and certain and not scored.varies(key)[0]:
             message = f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}"
             yield model.of_rows(True, message, SIZES_REMEDY)
@@ -252,7 +255,7 @@ def _last_words(model: ModelUnderTest) -> list[bytes]:
 def _findings(
     model: ModelUnderTest,
     name: str,
-    usual: Outputs,
+    usual: _scoring.Outputs,
     rows: Sequence[ProbeRow],
     remedy: str,
     fatal: Collection[str],
@@ -265,8 +268,8 @@ def _findings(
 
     to_inputs = functools.partial(inputs_of, model.signatures[name], model.scores[name].feed)
     signature, examples = model.loaded.signatures[name], [row.example for row in rows]
-    found = troubles(signature, to_inputs, examples, model.budget, usual)
-    causes: list[Trouble] = []
+    found = _scoring.troubles(signature, to_inputs, examples, model.budget, usual)
+    causes: list[_scoring.Trouble] = []
     for trouble in found:
         if len(causes) < _MAX_CAUSES and not any(map(trouble.resembles, causes)):
             causes.append(trouble)
@@ -289,27 +292,26 @@ def _fatal(model: ModelUnderTest) -> tuple[str, ...]:
     return ("error", "NaN") if model.contract.matches_rows else ("error",)
 
 
-def _probed(model: ModelUnderTest) -> list[tuple[str, Scores]]:
+def _probed(model: ModelUnderTest) -> list[tuple[str, _scoring.Scores]]:
     """Returns the signatures whose rows are examples, of which any number can be called."""
     if not model.budget.allows(1):
         return []
-    return [
-        (name, scored)
-        for name, scored in model.served_scores.items()
-        if scored.feed.records and scored.feed.divisible
-    ]
+    served = model.served_scores.items()
+    return [(n, scored) for n, scored in served if scored.feed.records and scored.feed.divisible]
 
 
-def _base(scored: Scores) -> tuple[Any, Outputs]:
+def _base(scored: _scoring.Scores) -> tuple[Any, _scoring.Outputs]:
     """Returns the example without trouble that has the most features, and its outputs."""
     examples = parsed(scored.feed.records)
     rows = range(len(examples))
     per_row = {k: v for k, v in scored.batch.items() if v.shape[:1] == (len(examples),)}
     bad = {
         row
-        for _, _, where in not_finite(per_row)
+        for _, _, where in _scoring.not_finite(per_row)
         for row in np.flatnonzero(where.reshape(len(examples), -1).any(axis=1))
     }
     well = [row for row in rows if row not in bad] or rows
-    index = max(well, key=lambda row: len(examples[row].features.feature))
+    # Lists that belong together are known by their lengths, the longer the better.
+    sizes = [(len(example.features.feature), example.ByteSize()) for example in examples]
+    index = max(well, key=lambda row: sizes[row])
     return examples[index], {**scored.batch, **{k: v[[index]] for k, v in per_row.items()}}

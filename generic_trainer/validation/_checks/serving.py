@@ -41,7 +41,6 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a table that the exported object does not track; a vocabulary that is read from where
     the model was first written.
     """
-    model.op_libraries  # noqa: B018 - imports on first use
     model.memory_before_mb = resident_memory_mb()
     try:
         model.loaded  # noqa: B018 - loads on first use
@@ -252,6 +251,7 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
     track.
     """
     model.release()
+    model.op_libraries  # noqa: B018 - imports on first use
     with contextlib.ExitStack() as stack:
         try:
             running = stack.enter_context(open_session(str(model.directory)))

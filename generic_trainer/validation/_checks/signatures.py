@@ -111,16 +111,20 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
     """A signature takes serialized examples as one string input of shape [None].
 
     BulkInferrer wants exactly one input, which is a string; TF Serving's warm-up requests and
-    InfraValidator want its shape to be exactly [None].
+    InfraValidator want its shape to be exactly [None]. Unless the contract names signatures, a
+    BulkInferrer calls `serving_default`, and no other signature replaces it.
 
     Example: a Keras model saved with its dense inputs, `serving_default(x: float32[None, 4])`.
     """
-    problems = [_why_unserialized(name, item) for name, item in model.serving_signatures.items()]
-    if None in problems:
+    inferred = _inferred(model)
+    signatures = inferred or model.serving_signatures
+    if ["string[None]"] in [list(map(str, each.inputs.values())) for each in signatures.values()]:
         return
-    for problem in problems:
-        message = f"{problem}; BulkInferrer and InfraValidator cannot call it"
-        if model.contract.is_read_by(BULK_INFERRER):
+    for name, signature in signatures.items():
+        message = f"signature {name!r} takes {described(signature.inputs)}, not one string[None]"
+        callers = "InfraValidator" if signature.is_serialized else "BulkInferrer and InfraValidator"
+        message += f"; {callers} cannot call it"
+        if inferred and not signature.is_serialized:
             yield fail(message, _SERIALIZED_REMEDY, may_be_meant=True)
         elif model.contract.signatures:  # the contract names those that the consumers use
             yield warn(message, _SERIALIZED_REMEDY)
@@ -128,10 +132,12 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(message)
 
 
-def _why_unserialized(name: str, signature: Signature) -> str | None:
-    if list(map(str, signature.inputs.values())) == ["string[None]"]:
-        return None
-    return f"signature {name!r} takes {described(signature.inputs)} instead of one string[None]"
+def _inferred(model: ModelUnderTest) -> dict[str, Signature]:
+    """Returns the signatures that a BulkInferrer may call, none if there is no BulkInferrer."""
+    if not model.contract.is_read_by(BULK_INFERRER):
+        return {}
+    named, signatures = model.contract.signatures, model.serving_signatures
+    return {n: s for n, s in signatures.items() if named or n == _DEFAULT} or signatures
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -200,9 +206,9 @@ def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
                 problem = found[0].name
             if problem:
                 # A wrong input is refused; a wrong output may be fine for a client.
-                say = judge if kind == "input" else warn
                 message = f"{subject} declares {tensor}, in the graph it is {problem}"
-                yield say(message, "clients send and expect what is declared")
+                remedy = "clients send and expect what is declared"
+                yield (judge if kind == "input" else warn)(message, remedy)
 
 
 def _fed_twice(signature: Signature) -> Iterator[str]:
@@ -232,7 +238,7 @@ def signature_methods(model: ModelUnderTest) -> Iterator[Finding]:
 
     TF Serving has separate calls for classification and regression, which look for `scores`,
     `classes` and `outputs` of fixed dtypes; a signature that declares such a method, and has other
-    outputs, fails each such call.
+    or further outputs, fails each such call.
 
     Example: method `tensorflow/serving/classify` with the output `scores` of int64.
     """
@@ -265,9 +271,9 @@ def _method_problems(signature: Signature) -> Iterator[str]:
     if list(signature.inputs) != [key] or not signature.is_serialized:
         yield f"expected one input {key!r}, of strings, found {sorted(signature.inputs)}"
     outputs = {name: signature.outputs[name] for name in dtypes if name in signature.outputs}
-    if not outputs:
+    if not outputs or len(signature.outputs) > len(dtypes):
         expected = " or ".join(map(repr, dtypes))
-        yield f"expected an output {expected}, found {sorted(signature.outputs)}"
+        yield f"expected the outputs {expected} alone, found {sorted(signature.outputs)}"
     dims = "[batch, classes]"
     shapes: list[list[int | None]] = [[None, None]]
     if "outputs" in dtypes:
@@ -287,9 +293,11 @@ def composite_tensors(model: ModelUnderTest) -> Iterator[Finding]:
 
     Requests and responses are dense tensors. Ragged and sparse ones, and handles of resources, have
     no form in them; complex numbers, float16, bfloat16 and uint16 have none in responses by REST.
+    BulkInferrer fails with ragged and sparse outputs, and with strings of shape [batch].
 
     Example: a signature that returns the result of `tf.strings.split` as it is.
     """
+    inferred = _inferred(model)
     for name, signature in model.serving_signatures.items():
         for kind, key, tensor in signature.tensors:
             dtype = tensor.dtype.name if tensor.is_dense else ""
@@ -305,4 +313,8 @@ def composite_tensors(model: ModelUnderTest) -> Iterator[Finding]:
                 yield warn(message, "cast it, or give the last layer dtype='float32'")
             elif not dtype:
                 message = f"{subject} not a dense tensor; TF Serving and BulkInferrer fail with it"
-                yield warn(message, "return .to_tensor(), or values and row lengths")
+                remedy = "return .to_tensor(), or values and row lengths"
+                yield (fail if name in inferred else warn)(message, remedy)
+            elif name in inferred and kind == "output" and str(tensor) == "string[None]":
+                message = f"{subject} {tensor}; BulkInferrer fails with strings of one dimension"
+                yield fail(message, "return tf.expand_dims(strings, 1)", may_be_meant=True)

@@ -8,7 +8,7 @@ from generic_trainer.validation._check import FORMATS, Finding, Skip, check, fai
 from generic_trainer.validation._contract import BULK_INFERRER, INFRA_VALIDATOR
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._probing import not_finite
+from generic_trainer.validation._scoring import not_finite
 from generic_trainer.validation._signatures import Signature
 from generic_trainer.validation._tflite import TFLiteModel
 

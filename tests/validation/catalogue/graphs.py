@@ -6,12 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.validation import hostile, models
+from benchmarks.bypasses import _hostile as hostile
+from tests.validation import models
 from tests.validation.catalogue.rows import add, export_of_miles, export_v1, fault, scored, tensors
 from tests.validation.models import asserted, save, serving
 from tests.validation.recipes import EVALUATED, EVALUATED_EXAMPLES, WITH_EXAMPLES, Features, model
 
-# Reaching files and the network: what `tests/validation/hostile.py` makes of each way.
+# Reaching files and the network: what `benchmarks/bypasses/_hostile.py` makes of each way.
 _SOURCES = {
     "Rpc": "RpcClient op", "sends": "tfdbg2", "calls": "RpcClient op", "asks": "tf.data service",
 }  # fmt: skip

@@ -24,6 +24,7 @@ _BY_CHECK = {
     "file_ops": "docs/security.md", "unregistered_ops": "serving#1865, serving#2267",
     "absolute_paths": "transform#120, tensorflow#46826", "devices": "tfx#2894",
     "compiled_functions": "tensorflow jit_compile", "tensorflow_version": "serving#831",
+    "served_by": "serving#831",
     "scores": "tfx#2920, tfx#4505", "row_independence": "tensorflow#9796",
     "deterministic": "serving#602, serving#689", "output_per_row": "serving#276",
     "outputs_finite": "tfx#2022, serving#1670", "outputs_vary": "tensorflow#23630",
