@@ -75,7 +75,7 @@ class _Function:
             try:
                 with keras_2_unconverted():
                     return self._function(*args)
-            except tf.errors.OperatorNotAllowedInGraphError as error:
+            except (AttributeError, TypeError) as error:  # of a condition, or of `int(tensor)`
                 _logger.info("Tracing again, with AutoGraph for the code of Keras 2: %s", error)
                 self._is_left_alone, self._function = False, self._make()
         return self._function(*args)

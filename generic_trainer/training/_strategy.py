@@ -13,7 +13,7 @@ from generic_trainer._core.cluster import has_parameter_servers, is_one_of_sever
 from generic_trainer._core.keras import is_keras_3, keras_version
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
-from generic_trainer.training._hooks import hooked_fits, one_more_callback
+from generic_trainer.training._watch import hooked_fits, one_more_callback
 from generic_trainer.user_code import loaded_modules
 
 _logger = logging.getLogger(__name__)

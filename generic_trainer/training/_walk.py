@@ -5,6 +5,7 @@ every plain `tf.Variable`; Keras 2 leaves out variables of objects that TensorFl
 """
 
 import collections
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 _SCALARS = {type(None), bool, int, float, complex, str, bytes}
-_OPAQUE = {*sys.stdlib_module_names, "numpy", "generic_trainer"}
+_STANDARD = os.path.dirname(os.__file__)
 
 
 def walk(
@@ -61,7 +62,11 @@ def _is_followed(part: Any) -> bool:
     # A variable of Keras 3 leads to the one of TensorFlow that it has.
     if isinstance(part, (type, tf.Variable, tf.Tensor)) or not hasattr(part, "__dict__"):
         return False
-    return type(part).__module__.partition(".")[0] not in _OPAQUE
+    package = type(part).__module__.partition(".")[0]
+    # A module of the user's may have the name of a standard one, such as `profile`.
+    file = getattr(sys.modules.get(package), "__file__", None) or _STANDARD
+    is_standard = package in sys.stdlib_module_names and file.startswith(_STANDARD)
+    return not is_standard and package not in ("numpy", "generic_trainer")
 
 
 def serves_training(part: Any) -> bool:

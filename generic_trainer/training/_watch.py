@@ -1,24 +1,26 @@
-"""Progress monitoring that needs no cooperation from `run_fn`.
+"""Hooks around `fit` of Keras 2 and Keras 3, and the progress that one of them writes.
 
-`fit` of Keras 2 and Keras 3 gets an additional callback, which stores its position in memory. Once
-a second a thread writes it into the run's progress, with the CPU, GPU and memory usage of the
-process. That costs about a microsecond a step.
+`fit` gets an additional callback, which stores its position in memory. Once a second a thread
+writes it into the run's progress, with the CPU, GPU and memory usage of the process. That costs
+about a microsecond a step, and needs no cooperation from `run_fn`.
 """
 
 import contextlib
 import functools
+import inspect
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from generic_trainer._core import internals
 from generic_trainer._core.machine import IDLE_SHARE, available_cpus, gpu_usage, resident_memory_mb
 from generic_trainer._core.progress import ProgressLog, recording
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training._hooks import hooked_fits, one_more_callback
 
 _EVERY_S = 1.0
 # Long runs write fewer lines: the interval grows to this share of the time so far.
@@ -26,7 +28,12 @@ _SHARE = 1e-3
 _EPOCHS_PER_LINE = 0.1  # the end of an epoch writes a line after this share of the interval
 _GPU_EVERY_S = 10.0
 _ARRAYS_BATCH_SIZE = 32  # Keras's default for arrays
+# The steps before the epoch in which a `fit` resumes; one of the `params` of its callbacks.
+RESUMED = "generic_trainer_resumed_steps"
 _LIBRARIES = ("generic_trainer", "keras", "tf_keras")
+# From the package of the model's Keras and the arguments of `fit` by their names, `self` included,
+# which it may change, to a context of the call.
+FitHook: TypeAlias = Callable[[ModuleType, dict[str, Any]], contextlib.AbstractContextManager[Any]]
 
 
 @contextlib.contextmanager
@@ -196,8 +203,9 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             self._epoch, self._done = 0, 0
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if not self._done:  # a `fit` with `initial_epoch` continues an earlier one
-                self._done = epoch * (self.params.get("steps") or 0)
+            if not self._done:  # a `fit` that is resumed, or has `initial_epoch`, continues one
+                steps = epoch * (self.params.get("steps") or 0)
+                self._done = max(steps, self.params.get(RESUMED, 0))
             self._epoch, self._first = epoch, self._done
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -222,3 +230,44 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             return {**line, "batch_size": batch_size} if batch_size else line
 
     return Progress()
+
+
+@contextlib.contextmanager
+def hooked_fits(hook: FitHook) -> Iterator[None]:
+    """Runs each call of `fit` within the context in the context of a hook."""
+    with contextlib.ExitStack() as stack:
+        for name in ("keras", "tf_keras"):  # imported by the user's module, or as `tf.keras`
+            model = getattr(sys.modules.get(name), "Model", None)
+            if model is not None:
+                around = functools.partial(_fit, sys.modules[name], hook)
+                stack.enter_context(internals.replaced_method(model, "fit", around))
+        yield
+
+
+def _fit(
+    keras: ModuleType, hook: FitHook, original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    try:
+        bound = inspect.signature(original).bind(*args, **kwargs)
+    except TypeError:  # raise Keras's own error for wrong arguments
+        return original(*args, **kwargs)
+    with hook(keras, bound.arguments):
+        return original(*bound.args, **bound.kwargs)
+
+
+@contextlib.contextmanager
+def one_more_callback(
+    keras: ModuleType | Any, arguments: dict[str, Any], callback: Any
+) -> Iterator[None]:
+    """Adds a callback to a call of `fit`, before its other callbacks.
+
+    Args:
+        keras: the package of the model's Keras.
+        arguments: of `fit`, by name.
+        callback: of that Keras.
+    """
+    given = arguments.get("callbacks")
+    # `fit` passes neither the model nor its parameters on to those in a list of Keras's own class.
+    given = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else given
+    arguments["callbacks"] = [callback, *([] if given is None else tf.nest.flatten(given))]
+    yield

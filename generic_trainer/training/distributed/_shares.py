@@ -1,7 +1,6 @@
 """Division of batches: each worker trains on its share of the rows of every batch."""
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,19 +26,23 @@ def share_of(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
         rank: the number of the worker.
         size: the number of workers.
     """
+    # `map` unpacks an element that is a tuple into arguments, also one of a single item.
+    is_tuple = type(dataset.element_spec) is tuple
     if is_own(dataset):
 
         @tf.autograph.experimental.do_not_convert
         def cut(*batch: Any) -> tf.data.Dataset:
             parts = tf.data.Dataset.range(size, output_type=tf.int32)
-            return parts.map(lambda part: share_of_rows(_element(batch), part, size))
+            element = batch if is_tuple else batch[0]
+            return parts.map(lambda part: share_of_rows(element, part, size))
 
         return dataset.flat_map(cut)
     options = tf.data.Options()
     # A prefetch after the cut would put this worker's rows into the state of the iterator.
     options.experimental_optimization.inject_prefetch = False
+    options.deterministic = True  # all workers need the same order
     own = tf.autograph.experimental.do_not_convert(
-        lambda *batch: share_of_rows(_element(batch), rank, size)
+        lambda *batch: share_of_rows(batch if is_tuple else batch[0], rank, size)
     )
     return dataset.prefetch(tf.data.AUTOTUNE).map(own).with_options(options)
 
@@ -91,11 +94,6 @@ def at_least_a_row(structure: Any, rows: Any) -> Any:
     filled = iter(tf.cond(tf.equal(rows, 0), lambda: [*map(_one_row, tensors)], lambda: tensors))
     flat = [next(filled) if tf.is_tensor(each) else each for each in flat]
     return tf.nest.pack_sequence_as(structure, flat, expand_composites=False)
-
-
-def _element(batch: Sequence[Any]) -> Any:
-    """Returns the dataset's element, which `map` unpacks into arguments if it is a tuple."""
-    return batch if len(batch) > 1 else batch[0]
 
 
 def share_of_rows(batch: Any, part: Any, size: int) -> Any:

@@ -20,8 +20,8 @@ from generic_trainer.training.distributed._collectives import (
     all_reduce,
     average_gradients,
     broadcast,
+    is_number,
 )
-from generic_trainer.training.distributed._ops import is_number
 from generic_trainer.training.distributed._runtime import Runtime
 from generic_trainer.training.distributed._shares import at_least_a_row, number_of_rows, share_of
 

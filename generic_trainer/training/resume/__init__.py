@@ -19,10 +19,9 @@ __getattr__, __dir__ = lazy_names(
         "_callbacks": "restore_weights resume_callbacks",
         "_manager": "CheckpointManager SavedCheckpoint",
         # For trials, whose checkpoints hold the same.
-        "_randomness": "random_state set_random_state",
+        "_randomness": "random_state set_random_state stateful_draws_of_graph",
         "_fit": "fitting",
         "_state": "ModelState",
-        "_unsaved": "stateful_draws_of_graph",
         "generic_trainer.training._plain": "pickled read_state taken_state",
     },
 )

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import copy
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -60,7 +61,8 @@ class CallbackState:
                 f"saved with the callbacks {expected}, and now there are {actual}. Pass the same "
                 "callbacks in the same order, or delete it to start afresh."
             )
-        for callback, (_, state) in zip(self._callbacks, values, strict=True):
+        # Copied, because callbacks change it, and it may be assigned again.
+        for callback, (_, state) in zip(self._callbacks, copy.deepcopy(values), strict=True):
             _set_plain_state(callback, state)
 
     def _with_paths(self) -> Iterator[tuple[str, str]]:
@@ -109,8 +111,12 @@ def _set_plain_state(callback: Any, state: dict[str, Any]) -> None:
         internals.KERAS_3_SET_MONITOR_OP.of(callback)()
     for name, value in state.items():
         own = getattr(callback, name, None)
-        if is_generator(own):  # in its place: others may hold it too
+        # In its place: others may hold it too, such as a `run_fn` that reads its list after `fit`.
+        if is_generator(own):
             set_state_of(own, value)
+        elif isinstance(own, (list, dict, set, collections.deque)) and type(own) is type(value):
+            own.clear()
+            (own.update if isinstance(own, (dict, set)) else own.extend)(value)
         else:
             setattr(callback, name, value)
 

@@ -46,6 +46,8 @@ def resume_callbacks(
     3. The log names what starts anew in a resumed fit. Variables that only a function holds cannot
        be saved. Stateful ops of TensorFlow draw other numbers; so does Keras 2's `Dropout`, unless
        `tf.keras.backend.experimental.enable_tf_random_generator()` was called before it was made.
+       Without a seed, data that are iterated anew in each epoch are shuffled in another order, so
+       that in the current epoch some rows come twice and others never.
        Paths in callbacks are those of the new run. A validation that shuffles may take its
        examples in another order. Where several workers train, NumPy's and Python's state is
        restored in the chief. Copies of the callbacks, as KerasTuner makes them, save nothing.

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,8 +18,10 @@ from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.machine import available_cpus
+from generic_trainer._core.progress import note
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
+from generic_trainer.training._watch import RESUMED
 from generic_trainer.training.distributed import (
     DataParallelStrategy,
     barrier,
@@ -26,7 +29,7 @@ from generic_trainer.training.distributed import (
 )
 from generic_trainer.training.resume._callback_state import CallbackState, logs_like, numbers_of
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
-from generic_trainer.training.resume._randomness import shared_variables
+from generic_trainer.training.resume._randomness import Unsaved, shared_variables
 from generic_trainer.training.resume._reader import (
     data_differ,
     move_to,
@@ -36,7 +39,6 @@ from generic_trainer.training.resume._reader import (
 )
 from generic_trainer.training.resume._schedule import CommonStep, Schedule
 from generic_trainer.training.resume._state import ModelState
-from generic_trainer.training.resume._unsaved import Unsaved
 
 _logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class _Position:
             epochs.
         done: whether `fit` has ended.
         stopped: whether a callback has ended training after this batch.
+        epochs: that `fit` was to train; None until it has ended.
     """
 
     lengths: list[int] = dataclasses.field(default_factory=list)
@@ -62,6 +65,7 @@ class _Position:
     consumed: int = 0
     done: bool = False
     stopped: bool = False
+    epochs: int | None = None
 
     @property
     def steps(self) -> int:
@@ -149,6 +153,8 @@ class Resume(_OfEitherKeras):
             self._schedule = opened.enter_context(contextlib.closing(self._schedule_for(strategy)))
             if all(each is not self.model.history for each in self._others):
                 self._others.append(self.model.history)  # which fit has made
+            # Keras 3 counts whole executions, also if the data end within the last one.
+            self._lacking = self.model.steps_per_execution - 1 if is_keras_3(self.model) else 0
             self._state = ModelState(self.model, self._others)
             self._callback_state = CallbackState(self._others)
             saved = self._manager.latest()
@@ -182,7 +188,7 @@ class Resume(_OfEitherKeras):
             self._unsaved = None
         elif goal is not None:  # of what is replayed, only the batches with which shuffles draw
             count = count if self._reads_all else int(not position.consumed)
-            skip(self._iterator, count)
+            skip(self._iterator, count, self._lacking)
         position.consumed += count
         position.batches = batch + 1
         if goal is not None:
@@ -195,7 +201,7 @@ class Resume(_OfEitherKeras):
         position.stopped = self.model.stop_training
         if self._stop.is_due(position.steps, is_wanted=self._notice.received):
             self._save(wait=True)
-            if isinstance(self.model.distribute_strategy, DataParallelStrategy):
+            if self._stop.is_common:
                 # Worker 0 alone writes, and the first to end has all stopped.
                 with contextlib.suppress(tf.errors.OpError):  # it has saved, and is gone already
                     barrier("has saved before it stops")
@@ -212,9 +218,10 @@ class Resume(_OfEitherKeras):
             if self._goal is not None:
                 raise data_differ()
             if self._position.done:
+                self._restore()  # other callbacks may have changed the weights once more
                 self.model.stop_training = self._position.stopped
             elif self._position.steps:
-                self._position.done = True
+                self._position.done, self._position.epochs = True, self.params["epochs"]
                 self._save(wait=True)
             if self._notice.received:
                 self._end_early()
@@ -231,6 +238,9 @@ class Resume(_OfEitherKeras):
         with fitting(saved.path):
             self._goal = goal = _Position(**saved.metadata)
             self._state.read_weights(saved.path)  # layers compute constants from them
+        if goal.epochs not in (None, self.params["epochs"]):
+            raise data_differ()
+        self.params[RESUMED] = sum(goal.lengths)
         where = f"in epoch {len(goal.lengths) + 1} after {goal.batches} of its batches"
         where = "at the end of the training" if goal.done else where
         _logger.info("Resuming %s (%d steps in all), from %s", where, goal.steps, saved.path)
@@ -297,12 +307,16 @@ class Resume(_OfEitherKeras):
         self._muting.close()
         with fitting(self._path):
             if not goal.done:
-                move_to(self._iterator, self._path, goal.consumed - consumed)
+                move_to(self._iterator, self._path, goal.consumed - consumed, self._lacking)
+        self._restore()
+        self.model.stop_training = goal.stopped or goal.done
+        self._schedule.saved(goal.steps)
+
+    def _restore(self) -> None:
+        with fitting(self._path):
             self._state.read()
             self._callback_state.assign(self._state.saved["callbacks"], self._path)
             keep_metrics_in_worker_0(self.model, are_sums=True)
-        self.model.stop_training = goal.stopped or goal.done
-        self._schedule.saved(goal.steps)
 
     def _save(self, *, wait: bool = False) -> None:
         """Saves beside training; with `wait`, before the fit ends."""
@@ -325,6 +339,8 @@ class Resume(_OfEitherKeras):
         if wait:
             self._manager.settle()
         self._still_s = time.monotonic() - start_s
+        # In a thread, because training would wait for an object store.
+        threading.Thread(target=note, kwargs={"checkpoint_s": round(self._still_s, 4)}).start()
         self._schedule.saved(position.steps)
 
     def _end_early(self) -> None:

@@ -33,9 +33,8 @@ from generic_trainer._core.files import (
     sha256_of_file,
     write_whole,
 )
-from generic_trainer._core.locks import NO_LOCKS, lock_directory
 from generic_trainer._core.progress import note
-from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer._core.scratch import NO_LOCKS, ScratchFolder, lock_directory
 from generic_trainer.errors import ConfigurationError, TrainingError
 
 _NAME = re.compile(r"step-(\d+)\.(\d+)$")

@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer.errors import TrainingError
-from generic_trainer.training.resume._state import tensors_in
-from generic_trainer.training.resume._variables import Tensors
+from generic_trainer.training.resume._state import Tensors, tensors_in
 
 _ITERATOR = "iterator"
 # The key in the state of an iterator that has the number of seeds drawn by `shuffle` or `random`.
@@ -47,13 +46,14 @@ def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) 
     return {_ITERATOR: state}
 
 
-def move_to(iterator: Any, directory: str, batches: int) -> None:
+def move_to(iterator: Any, directory: str, batches: int, lacking: int = 0) -> None:
     """Moves an iterator to the position at which a checkpoint was taken.
 
     Args:
         iterator: over the same dataset.
         directory: of the checkpoint, which has the result of `take_position`.
         batches: that it has to be moved by, if the checkpoint has no state of it.
+        lacking: see `skip`.
 
     Raises:
         TrainingError, tf.errors.OpError: the dataset is another one.
@@ -68,12 +68,18 @@ def move_to(iterator: Any, directory: str, batches: int) -> None:
         # prefetching and zipping drop a shuffle that they have read to its end, and with it that
         # number: the passes that follow would get other seeds.
         draws = tf.io.serialize_tensor(state).numpy().count(_DRAWS)
-        if draws == sum(kind.startswith(("RandomDataset", "Shuffle")) for kind in _ops(iterator)):
+        kinds = [node.op for node in _graph(iterator).node]
+        if draws == sum(kind.startswith(("RandomDataset", "Shuffle")) for kind in kinds):
             resource = internals.TF_ITERATOR_RESOURCE.of(iterator)
             tf.raw_ops.DeserializeIterator(resource_handle=resource, serialized=state)
             return
+    if batches and isinstance(iterator, tf.data.Iterator) and _shuffles_without_seed(iterator):
+        _logger.warning(
+            "The data are shuffled without a seed, now in another order: in this epoch some rows "
+            "come twice and others never. Call tf.random.set_seed before making the data."
+        )
     _logger.info("Reading the %d batches before that position again", batches)
-    skip(iterator, batches)
+    skip(iterator, batches, lacking)
 
 
 def shuffles_within_a_pass(iterator: Any, is_over: bool) -> bool:
@@ -90,21 +96,27 @@ def shuffles_within_a_pass(iterator: Any, is_over: bool) -> bool:
         return False
     if _is_endless(iterator) and not is_over:  # the only pass
         return False
-    kinds = " ".join(_ops(iterator))
+    kinds = " ".join(node.op for node in _graph(iterator).node)
     return "Shuffle" in kinds and "Repeat" in kinds
 
 
-def skip(iterator: Any, batches: int) -> None:
+def skip(iterator: Any, batches: int, lacking: int = 0) -> None:
     """Takes batches from an iterator.
+
+    Args:
+        iterator: gives a `fit` its batches.
+        batches: their number.
+        lacking: how many of them it may lack.
 
     Raises:
         TrainingError: it has fewer.
     """
-    for _ in range(batches):
+    for left in range(batches, 0, -1):
         try:
             next(iterator)
         except (StopIteration, tf.errors.OutOfRangeError) as error:  # which would end the epoch
-            raise data_differ() from error
+            if left > lacking:
+                raise data_differ() from error
 
 
 def data_differ() -> TrainingError:
@@ -120,8 +132,25 @@ def _is_endless(iterator: tf.data.Iterator) -> bool:
     return bool(cardinality == tf.data.INFINITE_CARDINALITY)
 
 
-def _ops(iterator: tf.data.Iterator) -> list[str]:
-    """Returns the kinds of an iterator's datasets, without those within functions."""
+def _graph(iterator: tf.data.Iterator) -> Any:
+    """Returns the `GraphDef` of an iterator's datasets, whose functions are in its library."""
     variant = tf.data.experimental.to_variant(internals.TF_ITERATOR_DATASET.of(iterator))
     graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
-    return [node.op for node in tf.compat.v1.GraphDef.FromString(graph.numpy()).node]
+    return tf.compat.v1.GraphDef.FromString(graph.numpy())
+
+
+def _shuffles_without_seed(iterator: tf.data.Iterator) -> bool:
+    """Returns whether a dataset shuffles, or a function of one as `fit` has for arrays.
+
+    TensorFlow takes two seeds of 0 for none.
+    """
+    graph = _graph(iterator)
+    constants = {node.name: node.attr["value"].tensor for node in graph.node if node.op == "Const"}
+    seeds = [
+        [int(tf.make_ndarray(constants[name])) for name in node.input[2:4]]
+        for node in graph.node
+        if node.op == "ShuffleDatasetV3"
+    ]
+    functions = (node for function in graph.library.function for node in function.node_def)
+    seeds += [[n.attr["seed"].i, n.attr["seed2"].i] for n in functions if n.op == "RandomShuffle"]
+    return [0, 0] in seeds

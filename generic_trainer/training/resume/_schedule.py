@@ -104,6 +104,11 @@ class CommonStep:
             self._name = f"step/{next(_numbers)}"
             threading.Thread(target=self._listen, name=self._name, daemon=True).start()
 
+    @property
+    def is_common(self) -> bool:
+        """Whether there are other workers."""
+        return self._connected is not None
+
     def is_due(self, step: int, *, is_wanted: bool) -> bool:
         """Returns whether this step is that of all workers; without others, as soon as wanted."""
         if self._connected is None:

@@ -1,31 +1,215 @@
-"""The state of a model in a checkpoint: its variables, its generators, what its layers learned."""
+"""The state of a model in a checkpoint: its variables, its generators, what its layers learned.
+
+1. To take the values of variables copies nothing: TensorFlow copies a variable that changes while
+   its value is in use. Files of them are written beside training.
+2. Moving statistics and counts of metrics have another value in every replica. A checkpoint of
+   TensorFlow has their mean or sum, which is right, but not equal to the last bit to the values
+   that training would continue with.
+3. Layers keep what `adapt` has learned beside their variables: `StringLookup` its vocabulary in a
+   table, `Discretization` its quantiles in an array; `Normalization` computes constants from its
+   variables in `finalize_state`.
+"""
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
 
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.training._plain import pickled, read_state, taken_state
-from generic_trainer.training.resume._adapted import adapted_state, set_adapted_state
+from generic_trainer.training._walk import walk
+from generic_trainer.training.distributed import gather, rank, size
 from generic_trainer.training.resume._randomness import random_state, set_random_state
-from generic_trainer.training.resume._replicas import OwnOfReplicas
-from generic_trainer.training.resume._variables import (
-    WEIGHTS,
-    Tensors,
-    Variables,
-    read_variables,
-    taken,
-    variables_of,
-    write_tensors,
-)
 
+# Path of attributes, after the start of its group → a variable of TensorFlow, or a lookup table.
+Variables: TypeAlias = dict[str, Any]
+# Name in files → value.
+Tensors: TypeAlias = dict[str, tf.Tensor]
+_TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
+_KINDS = (tf.Variable, *_TABLES)
+WEIGHTS = "weights/"
+_ENDS = ("keys", "values")  # of the names of a table's tensors
+_MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
+_IDF_WEIGHTS = "idf_weights"
 # Writes values that were taken before into a directory.
 Writer: TypeAlias = Callable[[str], None]
-
 # The file of tensors, and the one of all else.
 _TENSORS, _VALUES = "tensors", "values"
 _MOST_NAMED = 5
+
+
+def variables_of(model: Any, callbacks: Iterable[Any] = ()) -> Variables:
+    """Returns all variables and lookup tables that the training of a model changes.
+
+    The names of those that the model is made of begin with `WEIGHTS`; the others are variables of
+    optimizers, metrics and callbacks.
+    """
+    deferred: dict[str, Any] = {}
+    seen: dict[int, Any] = {}
+    parts = [(WEIGHTS + path[1:], part) for path, part in walk(model, seen, deferred)]
+    roots = {
+        ".optimizer": getattr(model, "optimizer", None),
+        ".metrics": list(getattr(model, "metrics", ())),
+        **deferred,
+        ".callbacks": list(callbacks),
+    }
+    for name, root in roots.items():
+        parts += [(f"training/{name[1:]}{path}", part) for path, part in walk(root, seen)]
+    return {name: part for name, part in parts if isinstance(part, _KINDS)}
+
+
+def taken(variables: Mapping[str, Any]) -> Tensors:
+    """Returns the present values of variables and tables."""
+    values: Tensors = {}
+    for name, variable in variables.items():
+        if isinstance(variable, _TABLES):
+            values |= zip((f"{name}/{end}" for end in _ENDS), variable.export(), strict=True)
+        else:
+            values[name] = _value(variable)
+    return values
+
+
+def write_tensors(path: str, tensors: Tensors) -> None:
+    """Writes tensors into files."""
+    with tf.device("CPU:0"):
+        tf.raw_ops.SaveV2(
+            prefix=path,
+            tensor_names=[*tensors],
+            shape_and_slices=tf.fill([len(tensors)], ""),
+            tensors=[*tensors.values()],
+        )
+
+
+def read_variables(path: str, variables: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Sets variables and tables to their values in files of `write_tensors`.
+
+    Returns:
+        The names of variables that the files have not, and of values for no variable.
+    """
+    reader = tf.train.load_checkpoint(path)
+    values = {*reader.get_variable_to_shape_map()}
+    missing = set()
+    for name, variable in variables.items():
+        is_table = isinstance(variable, _TABLES)
+        names = [f"{name}/{end}" for end in _ENDS] if is_table else [name]
+        if not values.issuperset(names):
+            missing.add(name)
+            continue
+        values.difference_update(names)
+        if is_table:
+            variable.remove(variable.export()[0])
+            variable.insert(*map(reader.get_tensor, names))
+        else:
+            variable.assign(reader.get_tensor(name))
+    return missing, values
+
+
+def _value(variable: Any) -> tf.Tensor:
+    """Returns the value of a variable; that of the first replica if they have none in common."""
+    if (
+        isinstance(variable, tf.distribute.DistributedValues)
+        and variable.synchronization == tf.VariableSynchronization.ON_READ
+        and variable.aggregation == tf.VariableAggregation.NONE
+    ):
+        variable = variable.values[0]
+    return variable.read_value()
+
+
+class OwnOfReplicas:
+    """The variables of a model whose values differ between replicas; few models have any."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, variables: Iterable[Any]) -> None:
+        """Looks at variables, which were made in the scope of the strategy.
+
+        Args:
+            strategy: of the model.
+            variables: TensorFlow's, and lookup tables.
+        """
+        self._strategy = strategy
+        self._spans_workers = isinstance(strategy, _MULTI_WORKER)
+        self._own = [
+            variable
+            for variable in variables
+            if isinstance(strategy, (tf.distribute.MirroredStrategy, _MULTI_WORKER))
+            and strategy.num_replicas_in_sync > 1
+            and getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
+        ]
+
+    def values(self) -> list[Any]:
+        """Returns for each worker, variable and replica an array; all workers call this."""
+        values = [[part.numpy() for part in self._parts(each)] for each in self._own]
+        return gather(values) if self._own and self._spans_workers else [values]
+
+    def assign(self, of_workers: list[Any]) -> None:
+        """Restores the result of `values`, if there are as many replicas as there were then.
+
+        It may be that of more variables, the first of which these are.
+        """
+        number, workers = (rank(), size()) if self._spans_workers else (0, 1)
+        parts = [self._parts(each) for each in self._own]
+        arrays = of_workers[number][: len(parts)] if len(of_workers) == workers else []
+        if [*map(len, arrays)] == [*map(len, parts)]:
+            for variable, array in zip(
+                tf.nest.flatten(parts), tf.nest.flatten(arrays), strict=True
+            ):
+                variable.assign(array)
+
+    def _parts(self, variable: Any) -> tuple[Any, ...]:
+        """Returns the variables of the replicas of this process."""
+        parts: tuple[Any, ...] = self._strategy.experimental_local_results(variable)
+        return parts
+
+
+def adapted_state(model: Any) -> dict[str, Any]:
+    """Returns the vocabularies and arrays of a model's layers, as plain data."""
+    return {
+        path: {"vocabulary": _vocabulary(layer), "arrays": _arrays(layer)}
+        for path, layer in _layers_of(model)
+    }
+
+
+def set_adapted_state(model: Any, states: Mapping[str, Any]) -> None:
+    """Restores the state of `adapted_state`; the variables must have been restored before.
+
+    Raises:
+        RuntimeError: a layer has been called with a vocabulary of another size.
+    """
+    for path, layer in _layers_of(model):
+        state = states.get(path, {"vocabulary": None, "arrays": {}})
+        vocabulary, arrays = state["vocabulary"], dict(state["arrays"])
+        weights = {name: arrays.pop(name) for name in (_IDF_WEIGHTS,) if name in arrays}
+        if vocabulary not in (None, _vocabulary(layer)):
+            layer.set_vocabulary(vocabulary, **weights)
+        for name, array in arrays.items():
+            setattr(layer, name, array)
+        if all(array.size for array in _arrays(layer).values()):  # else it was never adapted
+            layer.finalize_state()
+
+
+def _layers_of(model: Any) -> list[tuple[str, Any]]:
+    return [(path, part) for path, part in walk(model) if hasattr(type(part), "finalize_state")]
+
+
+def _vocabulary(layer: Any) -> list[Any] | None:
+    if not hasattr(layer, "lookup_table"):
+        return None
+    tokens = layer.get_vocabulary(include_special_tokens=True)
+    return [token.item() if isinstance(token, np.generic) else token for token in tokens]
+
+
+def _arrays(layer: Any) -> dict[str, np.ndarray]:
+    if not hasattr(type(layer), "adapt"):  # with Keras 2, any layer has `finalize_state`
+        return {}
+    arrays = {name: each for name, each in vars(layer).items() if isinstance(each, np.ndarray)}
+    arrays = {name: each for name, each in arrays.items() if each.dtype.kind in "biuf"}
+    if getattr(layer, "output_mode", None) == "tf_idf" and hasattr(layer, _IDF_WEIGHTS):
+        # A variable, which with Keras 3 a layer has only once it has a vocabulary.
+        size = len(_vocabulary(layer) or ())
+        arrays[_IDF_WEIGHTS] = getattr(layer, _IDF_WEIGHTS).numpy()[:size]
+    return arrays
 
 
 class ModelState:
@@ -97,8 +281,7 @@ class ModelState:
         """
         self.find_variables()
         missing, others = self._read_variables(self.variables)
-        differing = sorted(missing | {name for name in others if "/" in name})
-        if differing:
+        if differing := sorted(missing | {name for name in others if "/" in name}):
             raise ValueError(
                 f"only one of them has {', '.join(differing[:_MOST_NAMED])} (a variable that a "
                 "validation makes, for example, has to be made before fit)"

@@ -84,7 +84,14 @@ def test_a_loop_in_the_strategy(two: Results) -> None:
     loops = [result["loop"] for result in two]
     assert [loop.pop("seen") for loop in loops] == [[0, 1, 5, 6], [2, 3, 4, 7, 8, 9]]
     drawn = loops[0]["drawn"]
-    expected = {"total": 45, "reduced": 0.5, "gathered": [0, 1], "replicas": 2, "drawn": drawn}
+    expected = {
+        "ordered": True,
+        "total": 45,
+        "reduced": 0.5,
+        "gathered": [0, 1],
+        "replicas": 2,
+        "drawn": drawn,
+    }
     assert loops == [expected, expected]
 
 

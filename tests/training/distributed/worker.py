@@ -63,16 +63,18 @@ def functions() -> dict[str, Any]:
 def loop() -> dict[str, Any]:
     """Returns what a loop of one's own gets from the strategy."""
     strategy = make_strategy()
-    dataset = tf.data.Dataset.range(10).batch(5)
+    rows = tf.data.Dataset.from_tensor_slices((tf.range(10, dtype=tf.int64),))
     with strategy.scope():
         drawn = tf.Variable(tf.random.uniform([2], seed=None))
         total = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.SUM)
     seen = []
-    for batch in strategy.experimental_distribute_dataset(dataset):
+    batches = strategy.experimental_distribute_dataset(rows.batch(5))
+    for (batch,) in batches:
         strategy.run(lambda batch: total.assign_add(tf.reduce_sum(batch)), args=(batch,))
         seen += [int(x) for local in strategy.experimental_local_results(batch) for x in local]
     return {
         "seen": seen,
+        "ordered": batches.options().deterministic,
         "total": int(total),
         "drawn": _plain(drawn),
         "reduced": float(strategy.reduce("MEAN", tf.constant(float(distributed.rank())), None)),

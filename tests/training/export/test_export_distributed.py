@@ -28,8 +28,12 @@ def test_mirrored(tmp_path: Path, checker: Checker) -> None:
     assert_free(tmp_path, "keras", checker)
 
 
+# Two workers with Keras 2 export in `tests/module_files/test_penguin_modules.py`.
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["mirrored", pytest.param("multi_worker", marks=pytest.mark.campaign("training"))],
+)
 def test_keras2(strategy: str, tmp_path: Path, checker: Checker) -> None:
     run_python("-m", PROGRAM, strategy, tmp_path, "tf_keras", TF_USE_LEGACY_KERAS="1")
     assert_free(tmp_path, "tf_keras", checker)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from generic_trainer import training
-from tests.training.resume.fits import Ended, fn_args, ones
+from generic_trainer._core.progress import ProgressReader
+from tests.training.resume.fits import Ended, fn_args, ones, values
 
 
 def recorder(keras: Any, end: int = 0) -> Any:
@@ -38,6 +39,9 @@ def recorder(keras: Any, end: int = 0) -> Any:
             if iterations == end:
                 raise Ended
 
+        def on_train_end(self, logs: Any = None) -> None:
+            self.model.set_weights([each / 2 for each in self.model.get_weights()])
+
     return Recorder
 
 
@@ -52,7 +56,10 @@ def fit(keras: Any, tmp_path: Path, run: str, end: int = 0) -> Any:
     resume = training.resume_callbacks(
         fn_args(tmp_path / "checkpoints"), callbacks=[callback], every_steps=1
     )
-    model.fit(ones(4), epochs=3, verbose=0, validation_data=ones(4), callbacks=resume)
+    calls, data = callback.calls, ones(4).filter(lambda x, y: True)  # of unknown length
+    with training.watched(str(tmp_path)):
+        model.fit(data, epochs=3, verbose=0, validation_data=ones(4), callbacks=resume)
+    assert callback.calls is calls  # `run_fn` may hold it too
     return callback
 
 
@@ -64,6 +71,7 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
     assert "start anew, because they hold paths: Recorder.latest" in caplog.text
     resumed = fit(keras, tmp_path, "second")
     assert sorted(int(path.stem) for path in (tmp_path / "second").iterdir()) == [*range(7, 13)]
+    assert ProgressReader(str(tmp_path)).look().step == 12
     assert resumed.directory == str(tmp_path / "second")
     assert {*resumed.places, *resumed.queue} == {resumed.directory}
     calls = [f"batch {batch}" for batch in range(4)]
@@ -73,6 +81,7 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
     finished = fit(keras, tmp_path, "third")
     assert not list((tmp_path / "third").iterdir())
     assert finished.calls == resumed.calls
+    assert values(finished.model) == values(resumed.model)
 
 
 def test_a_copy_of_the_callbacks_starts_afresh(

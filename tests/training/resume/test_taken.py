@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.training.resume._reader import move_to, take_position
-from generic_trainer.training.resume._state import tensors_in
-from generic_trainer.training.resume._variables import read_variables, taken, write_tensors
+from generic_trainer.training.resume._state import read_variables, taken, tensors_in, write_tensors
 
 
 def dense(variable: tf.Variable) -> None:
