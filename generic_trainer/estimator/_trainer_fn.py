@@ -19,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from generic_trainer import estimator
-from generic_trainer._core.protos import load_schema
+from generic_trainer._core.texts import load_schema
 from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.training import is_chief
 from generic_trainer.user_code import checked_function

@@ -101,6 +101,7 @@ class ExperimentConfig(dict[str, Any]):
 
     A length or a period is `{"batches": n}`, `{"records": n}` or `{"epochs": n}`. A bare number
     counts workloads in periods and in the fields of 0.12, and batches in `max_length` and `budget`.
+    A period of 0 is none. What is less than a batch is one batch.
     Only scripts use `checkpoint_storage`; a pipeline has its checkpoints below the root.
     `optimizations` have no effect; those that would change a step are errors.
 
@@ -145,17 +146,17 @@ class Length:
     unit: str = "batches"
 
     def to_batches(self, global_batch_size: int, records_per_epoch: int) -> int:
-        """Returns the number of whole batches."""
+        """Returns the number of whole batches, 1 for what is less."""
         if self.unit == "batches":
             return self.count
         if self.unit == "records":
-            return self.count // global_batch_size
+            return max(min(1, self.count), self.count // global_batch_size)
         if records_per_epoch <= 0:
             raise ConfigurationError(
                 f"{{'epochs': {self.count}}} needs records_per_epoch, the number of training "
                 "records, at the top level of the experiment configuration"
             )
-        return self.count * records_per_epoch // global_batch_size
+        return Length(self.count * records_per_epoch, "records").to_batches(global_batch_size, 0)
 
 
 def _whole(value: Any) -> Any:

@@ -172,7 +172,7 @@ def _points(hyperparameter: Hyperparameter) -> list[Any]:
     lowest, highest = hyperparameter["minval"], hyperparameter["maxval"]
     count = hyperparameter.get("count")
     if kind == "int":
-        numbers = highest - lowest + 1
+        numbers = int(highest - lowest) + 1
         count = numbers if count is None else min(count, numbers)
     if count is None or not 1 <= count <= _MOST_POINTS:
         raise ConfigurationError(

@@ -60,7 +60,7 @@ TrialController = Controller  # as Determined had it, for annotations
 class TrialSchedule:
     """The settings of an experiment, its lengths in batches.
 
-    A period is one batch at least, and infinite where the configuration has none.
+    A period is infinite where the configuration has none, or 0.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TrialSchedule:
             return length.to_batches(size, settings.records_per_epoch)
 
         def period(length: Length | None) -> float:
-            return math.inf if length is None else max(1, batches(length))
+            return batches(length) if length and length.count else math.inf
 
         self.settings = settings
         self.max_batches = batches(length or settings.searcher.max_length)
@@ -114,6 +114,8 @@ def next_work(
 ) -> int | Literal["validate", "checkpoint"] | None:
     """Returns what to do next: train so many batches, or the like; None when the trial is over.
 
+    A trial that a killed search had trained longer than this is over, too.
+
     1. The initial validation, if one is configured.
     2. If the user's code wants to stop: a checkpoint of unsaved progress, then nothing.
     3. A checkpoint that is owed for the last validation.
@@ -136,7 +138,7 @@ def next_work(
     if to_end <= 0:
         if unsaved:
             return "checkpoint"
-        return None if progress.validated_at == progress.batches else "validate"
+        return None if to_end < 0 or progress.validated_at == progress.batches else "validate"
     if to_validation <= 0:
         return "validate"
     if to_checkpoint <= 0:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from generic_trainer._core.files import read_whole
-from generic_trainer._core.protos import load_schema
 from generic_trainer._core.records import READ_ERRORS
-from generic_trainer._core.texts import describe, parse_yaml
+from generic_trainer._core.texts import describe, load_schema, parse_yaml
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import ConfigurationError, ExportError
+from generic_trainer.trials._config import ExperimentSettings
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -129,7 +129,11 @@ def get_pipeline() -> Pipeline:
 
 
 def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any]:
-    """Returns `custom_config`, or the YAML file that it names, relative to the module."""
+    """Returns `custom_config`, or the YAML file that it names, relative to the module.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or `custom_config` has fields beside it.
+    """
     config = dict(fn_args.custom_config or {})
     given, path = config.get("experiment_config", config), None
     if isinstance(given, str):
@@ -146,6 +150,10 @@ def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any
             f"{describe(given)}",
             path=path,
         )
+    if given is not config and (ignored := config.keys() & ExperimentSettings.model_fields):
+        names = ", ".join(sorted(ignored))
+        text = f"custom_config has {names} beside experiment_config: move that into the latter"
+        raise ConfigurationError(text, path=path)
     return given
 
 

@@ -1,6 +1,7 @@
 """A `run_fn` of a trial class: the experiment, its trials, their checkpoints and their record."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import json
@@ -16,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.files import delete_tree, write_whole
+from generic_trainer.data import count_examples
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
 from generic_trainer.trials._config import ExperimentSettings, Length, log_unused, parse_experiment
@@ -29,8 +31,7 @@ from generic_trainer.trials._loop import (
     run,
 )
 from generic_trainer.trials._pipeline import Pipeline, experiment_config, in_pipeline, tuned_values
-from generic_trainer.trials._search import Search
-from generic_trainer.trials._side_by_side import ClusterPart
+from generic_trainer.trials._search import ClusterPart, Search
 from generic_trainer.trials._trial import (
     Trial,
     TrialRun,
@@ -56,9 +57,9 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
        at the module, and finds a data file of a package; none is packed beside a plain module.
     2. Values of the component's input `hyperparameters` win over those of the configuration. If
        that has no length, it is `train_args.num_steps`; if it has epochs without
-       `records_per_epoch`, an epoch is the examples of the split "train".
+       `records_per_epoch`, an epoch is the examples of `fn_args.train_files`.
     3. Several trials run one after another, or side by side on the launcher's workers, as the
-       searcher is configured; see `_search` and `_side_by_side`. The best one is exported,
+       searcher is configured; see `_search`. The best one is exported,
        from its best checkpoint; without a metric it is the last state.
     4. Every trial is recorded in `trials.json` in the ModelRun artifact, its metrics under
        `trials/<number>` for TensorBoard.
@@ -99,9 +100,9 @@ def _settings(config: Mapping[str, Any], pipeline: Pipeline) -> ExperimentSettin
     """Returns the settings of an experiment; the pipeline supplies missing fields."""
     steps = getattr(pipeline, "train_steps", None)
     settings = parse_experiment(config, steps)
-    counts = getattr(pipeline, "num_examples", None)
-    if counts and settings.counts_epochs and not settings.records_per_epoch:
-        records = int(counts["train"])
+    files = getattr(pipeline, "train_files", None)
+    if files and settings.counts_epochs and not settings.records_per_epoch:
+        records = count_examples(files)
         _logger.info("records_per_epoch is not given: an epoch is all %d examples", records)
         settings = parse_experiment({**config, "records_per_epoch": records}, steps)
     return settings
@@ -247,8 +248,7 @@ class ExperimentRun:
         )
         saved = latest.latest()
         _check_seen_by_all(saved, latest.directory)
-        if progress is None or (saved is not None and saved.step > progress.batches):
-            progress = _progress_of(saved)
+        progress = _progress_of(saved, progress)
         opened = self.trials[trial.trial_id] = TrialState(trial, latest, best, progress)
         return opened
 
@@ -263,6 +263,7 @@ class ExperimentRun:
         schedule = TrialSchedule(
             settings, lambda: self.trial_class.global_batch_size(trial.run), length
         )
+        known = copy.deepcopy(trial.progress)  # a validation may have come after the checkpoint
         for left in reversed(range(settings.max_restarts + 1)):
             try:
                 self._continue(trial, schedule)
@@ -276,7 +277,7 @@ class ExperimentRun:
                 ):
                     raise
                 _logger.exception("Trial %d failed; restarts left: %d", trial.run.trial_id, left)
-                trial.progress = _progress_of(trial.latest.latest())
+                trial.progress = _progress_of(trial.latest.latest(), known)
                 if not left:
                     if settings.searcher.name == "single":
                         raise
@@ -309,6 +310,8 @@ class ExperimentRun:
             current(start),
             contextlib.closing(self.trial_class.open_controller(start)) as controller,
         ):
+            if saved and saved.metadata["validated_at"] != progress.validated_at:
+                controller.validate()  # after the checkpoint, and callbacks go by it
             run(
                 controller,
                 schedule,
@@ -326,8 +329,11 @@ class ExperimentRun:
                     _logger.warning("Trial %d is the best so far, but: %s", number, error)
 
 
-def _progress_of(saved: SavedCheckpoint | None) -> TrialProgress:
-    return TrialProgress(**saved.metadata) if saved else TrialProgress()
+def _progress_of(saved: SavedCheckpoint | None, known: TrialProgress | None) -> TrialProgress:
+    """Returns the progress of a checkpoint, or a copy of that known before if it is as far."""
+    if saved and (known is None or saved.step > known.batches):
+        return TrialProgress(**saved.metadata)
+    return copy.deepcopy(known) or TrialProgress()
 
 
 def _save(manager: CheckpointManager, controller: Controller, progress: TrialProgress) -> None:

@@ -5,6 +5,7 @@ An experiment has one or several (`_search`); a script or a notebook has one (`s
 
 import contextlib
 import contextvars
+import copy
 import dataclasses
 import functools
 import inspect
@@ -55,6 +56,10 @@ class TrialRun:
     log_dir: str | None = None
     download_dir: str | None = None
     managed_training: bool = True
+
+    def __post_init__(self) -> None:
+        # Code of a trial may change lists in it, which other trials must not see.
+        object.__setattr__(self, "hparams", copy.deepcopy(self.hparams))
 
     @functools.cached_property
     def experiment_config(self) -> ExperimentConfig:

@@ -46,12 +46,6 @@ def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     assert resumed.get_variable_value("weight") == pytest.approx(0.875)
 
 
-def test_warm_start(tmp_path: Path) -> None:
-    one_weight(model_dir=str(tmp_path)).train(input_fn, steps=2)
-    warm = one_weight(warm_start_from=str(tmp_path)).train(input_fn, steps=1)
-    assert warm.get_variable_value("weight") == pytest.approx(0.875)
-
-
 def test_early_stopping() -> None:
     trained = one_weight(rate=0.0)  # the loss stays 1
     stop = estimator.experimental.stop_if_lower_hook(

@@ -17,11 +17,9 @@ Y = (X.sum(1, keepdims=True) ** 2).astype(np.float32)
 WHOLE = (X * 9).astype(np.int32)
 
 def tell(context):
-    place = context.distributed
-    print(
-        "place:", place.get_rank(), place.get_size(), place.get_local_rank(),
-        place.get_num_agents(), flush=True,
-    )
+    p = context.distributed
+    numbers = p.get_rank(), p.get_size(), p.get_local_rank(), p.get_num_agents()
+    print("place:", *numbers, flush=True)
 """
 KERAS = f"""{_HEAD}
 from generic_trainer.trials.keras import TFKerasTrial, callbacks
@@ -72,9 +70,10 @@ class Slots(TensorFlowTrial):
         rows = tf1.get_variable("rows", [9, 1], initializer=tf1.ones_initializer())
         y = record["x"] @ w + tf.reduce_sum(tf.nn.embedding_lookup(rows, record["whole"]), 1)
         mean = tf1.get_variable("mean", [1], trainable=False, initializer=tf1.zeros_initializer())
-        update = mean.assign_add(0.1 * (tf.reduce_mean(y, 0) - mean))
+        old = mean.read_value()  # once: the update may precede another read
+        update = mean.assign_add(0.1 * (tf.reduce_mean(y, 0) - old))
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
-        error = y - mean - record["y"]
+        error = y - old - record["y"]
         return {{"loss": tf.reduce_mean(error**2), "mae": tf.reduce_mean(tf.abs(error))}}
 
     def optimizer(self):

@@ -11,14 +11,11 @@ from generic_trainer.trials._pipeline import experiment_config, tuned_values
 
 def test_defaults():
     experiment = parse_experiment({"searcher": {"max_length": {"batches": 5}}})
-    assert experiment.searcher.name == "single"
-    assert experiment.searcher.smaller_is_better
-    assert experiment.scheduling_unit == 100
-    assert experiment.checkpoint_policy == "best"
+    assert (experiment.searcher.name, experiment.searcher.smaller_is_better) == ("single", True)
+    assert (experiment.scheduling_unit, experiment.checkpoint_policy) == (100, "best")
     assert experiment.reproducibility.experiment_seed == 0
     assert experiment.resources.slots_per_trial == 1
-    assert experiment.min_validation_period is None
-    assert not experiment.perform_initial_validation
+    assert not (experiment.min_validation_period or experiment.perform_initial_validation)
 
 
 def test_steps_of_the_first_releases_are_scheduling_units():
@@ -26,13 +23,13 @@ def test_steps_of_the_first_releases_are_scheduling_units():
         {"batches_per_step": 20, "min_validation_period": 3, "searcher": {"max_steps": 10}}
     )
     assert experiment.scheduling_unit == 20
-    assert experiment.searcher.max_length == Length(200)
-    assert experiment.min_validation_period == Length(60)
+    lengths = experiment.searcher.max_length, experiment.min_validation_period
+    assert lengths == (Length(200), Length(60))
 
 
 @pytest.mark.parametrize(
     ("length", "batches"),
-    [(Length(7), 7), (Length(100, "records"), 3), (Length(3, "epochs"), 9), (Length(0), 0)],
+    [(Length(20, "records"), 1), (Length(99, "records"), 3), (Length(3, "epochs"), 9)],
 )
 def test_lengths_become_whole_batches(length, batches):
     assert length.to_batches(global_batch_size=32, records_per_epoch=100) == batches
@@ -92,10 +89,8 @@ def test_all_problems_are_told_at_once():
 
 
 def test_numbers_may_be_written_as_texts_and_as_floats():
-    found = parse_experiment(
-        {"records_per_epoch": 1e3, "reproducibility": {"experiment_seed": "3"}},
-        5,
-    )
+    config = {"records_per_epoch": 1e3, "reproducibility": {"experiment_seed": "3"}}
+    found = parse_experiment(config, 5)
     assert (found.records_per_epoch, found.searcher.max_length) == (1000, Length(5))
     assert found.reproducibility.experiment_seed == 3
 
@@ -125,6 +120,12 @@ def test_a_configuration_that_cannot_be_read_is_told_with_its_path(tmp_path, con
     with pytest.raises(ConfigurationError) as caught:
         experiment_config(fn_args, None)
     assert caught.value.path == str(path)
+
+
+def test_fields_beside_the_whole_configuration_are_refused():
+    fn_args = SimpleNamespace(custom_config={"experiment_config": {}, "searcher": {}, "mine": 1})
+    with pytest.raises(ConfigurationError, match="has searcher beside experiment_config"):
+        experiment_config(fn_args, None)
 
 
 @pytest.mark.parametrize("tuned", ["x", [1], {"values": 5}])

@@ -62,7 +62,7 @@ def test_a_grid_is_every_combination():
 
 def test_an_integer_range_has_no_more_points_than_numbers():
     expected = [{"units": 1}, {"units": 2}, {"units": 3}]
-    assert list(grid({"units": Integer(1, 3, count=10)})) == expected
+    assert list(grid({"units": Integer(1.0, 3.0, count=10)})) == expected
     assert list(grid({"units": Integer(1, 3)})) == expected
 
 

@@ -60,7 +60,7 @@ def calls(planned, progress=None, **options):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, "100 100 50 checkpoint validate best"),
+        (every(0, min_checkpoint_period={"epochs": 0}), "100 100 50 checkpoint validate best"),
         ({"max_batches": 0}, "validate best"),
         (every(120), "100 20 validate best checkpoint 100 20 validate 10 checkpoint validate"),
         (

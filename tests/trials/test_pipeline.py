@@ -115,8 +115,9 @@ def test_examples_are_read_and_num_steps_is_the_length(
 
 def test_a_trial_sees_what_a_run_fn_sees(run_experiment, inputs):
     config = {"hyperparameters": HPARAMS, "searcher": {"max_length": {"epochs": 1}}}
+    inputs["train_files"] = inputs["train_files"] + inputs["eval_files"]  # of two splits
     [trial] = run_experiment(Doubling, config, **inputs)
-    assert trial["batches"] == 32 // 4  # of the examples that there are
+    assert trial["batches"] == (32 + 8) // 4  # of the examples that there are
     pipeline = told["pipeline"]
     assert pipeline.train_files == inputs["train_files"]
     assert (pipeline.num_examples["train"], pipeline.num_examples["eval"]) == (32, 8)

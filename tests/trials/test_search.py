@@ -1,5 +1,6 @@
 """Searches: which trials there are, how long they train, and which go on."""
 
+import contextlib
 import json
 
 import pytest
@@ -88,6 +89,14 @@ def test_parts_share_the_trials():
     assert (first, second) == (whole[::2], whole[1::2])
 
 
+def test_a_trial_changes_its_own_hyperparameters_alone():
+    search = Search(
+        parse_experiment({**descending(max_trials=2), "hyperparameters": {"units": [2]}}), {}
+    )
+    search.trial(1).hparams["units"].append(1)
+    assert search.trial(2).hparams == {"units": [2]}
+
+
 @pytest.mark.parametrize("metric", ["loss", "gain"])
 def test_an_adaptive_search_finds_the_rate(run_experiment, metric):
     order = {"metric": metric, "smaller_is_better": metric == "loss"}
@@ -145,23 +154,26 @@ def test_the_trial_that_was_trained_is_exported(run_experiment, tmp_path, name, 
     assert name != "async_halving" or built.count(best) == 2  # one for each rung
 
 
-def test_a_killed_search_goes_on_where_it_was(run_experiment, tmp_path):
-    config = descending("async_halving", max_trials=8, num_rungs=2)
-
-    class Killed(BaseException):
-        pass
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_search_that_fails_goes_on_where_it_was(run_experiment, tmp_path, error):
+    periods = {"min_checkpoint_period": {"batches": 1}, "max_restarts": 1}
+    config = {**descending("async_halving", max_trials=8, num_rungs=2), **periods}
 
     def die(run, controller):
-        nonlocal left
-        left -= 1
-        if not left:
-            raise Killed
+        def train(batches, train=controller.train):
+            nonlocal left
+            left -= 1
+            if not left:
+                raise error
+            return train(batches)
+
+        controller.train = train
 
     straight = run_experiment(Descent, config, checkpoint_dir=str(tmp_path / "straight"))
     assert len(straight) == 8
-    for opened in (4, 3, 4):
-        left = opened
-        with pytest.raises(Killed):
+    for batches in (9, 3):  # between the rungs of a trial, and within the second
+        left = batches
+        with contextlib.suppress(KeyboardInterrupt):
             run_experiment(watched(die), config)
     assert run_experiment(Descent, config) == straight
 

@@ -216,7 +216,8 @@ def _train_here(trial: TrialRun, directory: str | None, controller: Controller) 
     """
     hparams = {name: Constant(value) for name, value in trial.hparams.items()}
     searcher = {**(trial.config.get("searcher") or {}), "name": "single"}
-    config = {**trial.config, "hyperparameters": hparams, "searcher": searcher}
+    # The script has built the model, and nothing could build it again for a restart.
+    config = {**trial.config, "hyperparameters": hparams, "searcher": searcher, "max_restarts": 0}
     with ScratchFolder("experiment-") as scratch:
         job.run_trials(loading.script_trial(lambda: controller), config, directory or scratch)
     place = f"in {directory}" if directory else "deleted; to keep them, leave out test=True"

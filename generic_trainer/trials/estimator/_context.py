@@ -69,10 +69,7 @@ class EstimatorExperimentalContext(DatasetCache):
     _last_value: tf.Tensor | None = None
 
     def make_metric(
-        self,
-        metric: Any,
-        reducer: Callable[[list[Any]], Any] | MetricReducer,
-        numpy_dtype: Any,
+        self, metric: Any, reducer: Callable[[list[Any]], Any] | MetricReducer, numpy_dtype: Any
     ) -> tuple[tf.Tensor, tf.Operation]:
         """Returns an evaluation metric for `eval_metric_ops` that Python code computes.
 

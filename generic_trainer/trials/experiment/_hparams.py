@@ -80,9 +80,10 @@ class HParams:
                     f"HParams: expected name=value or name=[value,...] at {text[position:]!r}"
                 )
             position = match.end()
-            name, value = match["name"], _literal(match["value"])
+            name, items = match["name"], values.get(match["name"], self.get(match["name"]))
+            value = _literal(match["value"], items)
             if match["index"] is not None:
-                index, items = int(match["index"]), values.get(name, self.get(name))
+                index = int(match["index"])
                 if not isinstance(items, (list, tuple)) or index >= len(items):
                     raise ConfigurationError(
                         f"HParams: {name}[{index}] is none of the values of {name}: {items!r}"
@@ -145,10 +146,12 @@ class HParams:
         return vars(self)[name]
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str, like: Any) -> Any:
     text = text.strip()
     if text.startswith("["):
-        return [_literal(item) for item in text[1:-1].split(",") if item.strip()]
+        return [_literal(item, like) for item in text[1:-1].split(",") if item.strip()]
+    if isinstance(like[0] if isinstance(like, (list, tuple)) and like else like, str):
+        return text  # "1.10" is no number
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: if it is nested

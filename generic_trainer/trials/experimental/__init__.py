@@ -17,18 +17,9 @@ Source: `determined.experimental` of Determined 0.12 and 0.13.
 
 from generic_trainer._core.lazy import lazy_names
 
-__all__ = [
-    "Mode",
-    "create",
-    "create_trial_instance",
-    "estimator",
-    "keras",
-    "test_one_batch",
-]
+__all__ = ["Mode", "create", "create_trial_instance", "estimator", "keras", "test_one_batch"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "generic_trainer.trials._scripts.start": "Mode create create_trial_instance test_one_batch",
-    },
+    {"generic_trainer.trials._scripts.start": "Mode create create_trial_instance test_one_batch"},
 )

@@ -30,7 +30,7 @@ _FIT_OPTIONS: Mapping[str, Any] = {
 
 
 class TFKerasTrainConfig(NamedTuple):
-    """What `fit` was called with, as far as it counts; `options` are those of `configure_fit`.
+    """The data and callbacks that `fit` was called with.
 
     Source: `determined.keras.TFKerasTrainConfig` of Determined 0.12 and 0.13.
     """
@@ -38,7 +38,6 @@ class TFKerasTrainConfig(NamedTuple):
     training_data: Any
     validation_data: Any
     callbacks: list[Any]
-    options: Mapping[str, Any] = {}
 
 
 class TFKerasExperimentalContext(DatasetCache):
@@ -187,7 +186,6 @@ class TFKerasContext(TrialContext):
             x if labels[0] is None else (x, *(part for part in labels if part is not None)),
             arguments.get("validation_data"),
             list(arguments.get("callbacks") or []),
-            options,
         )
         self.configure_fit(**options)
         if self.on_fit is not None:

@@ -166,7 +166,7 @@ def _standardized(batch: Any) -> Any:
         return batch
     array = np.asarray(batch)
     if array.dtype == object:  # of texts; pandas has them so
-        return array.astype(str) if array.size and isinstance(array.flat[0], str) else array
+        return array.astype(str) if all(isinstance(each, str) for each in array.flat) else array
     if issubclass(array.dtype.type, np.floating):
         return array.astype(tf.keras.backend.floatx(), copy=False)
     return array

@@ -54,7 +54,7 @@ class SequenceAdapter:
             )
         if use_multiprocessing:
             _logger.warning("A Sequence is read by %d threads, not by processes.", workers)
-        self._workers = workers
+        self._workers, self._seed = workers, np.random.get_state()[1][0]
         self._queue_size = max(1, max_queue_size)
         self._iterator: Iterator[Any] | None = None
         self._pool: Any = None
@@ -85,8 +85,8 @@ class SequenceAdapter:
 
     def skip_epochs(self, batches: int) -> None:
         """Tells the Sequence of the epochs that ended before the last of the batches trained on."""
-        for _ in range(max(0, batches - 1) // self._length):
-            self._data.on_epoch_end()
+        for number in range(max(0, batches - 1) // self._length):
+            self._end_epoch(number)
 
     def get_iterator(self) -> Iterator[Any]:
         """Returns the iterator over batches, from `start` on.
@@ -111,11 +111,24 @@ class SequenceAdapter:
     def _batches(self, offset: int, is_validation: bool) -> Iterator[tuple[Any, Any]]:
         epoch, offset = divmod(offset, self._length)
         if epoch and not offset:
-            self._data.on_epoch_end()
+            self._end_epoch(epoch - 1)
         yield from self._epoch(offset)
         while not is_validation:
-            self._data.on_epoch_end()
+            self._end_epoch(epoch)
+            epoch += 1
             yield from self._epoch(0)
+
+    def _end_epoch(self, number: int) -> None:
+        """Calls `on_epoch_end`, whose draws depend on the number of the epoch alone.
+
+        After a restart they are repeated without those of the batches in between.
+        """
+        python, numpy = random.getstate(), np.random.get_state()
+        random.seed(f"{self._seed} {number}")
+        np.random.seed([self._seed, number])
+        self._data.on_epoch_end()
+        random.setstate(python)
+        np.random.set_state(numpy)
 
     def _epoch(self, first: int) -> Iterator[tuple[Any, Any]]:
         if self._workers == 0:  # what it opens may belong to its thread, as SQLite's connections do

@@ -13,13 +13,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.trials._trial import current_run
 
-__all__ = [
-    "Callback",
-    "EarlyStopping",
-    "ReduceLROnPlateau",
-    "TFKerasTensorBoard",
-    "TensorBoard",
-]
+__all__ = ["Callback", "EarlyStopping", "ReduceLROnPlateau", "TFKerasTensorBoard", "TensorBoard"]
 
 
 class Callback(tf.keras.callbacks.Callback):

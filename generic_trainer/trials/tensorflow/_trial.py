@@ -122,6 +122,7 @@ class TensorFlowController:
 
     def train(self, batches: int) -> dict[str, Any]:
         """Trains on the next batches and returns the metrics, averaged over them."""
+        self._session.run(self._reset)
         step = self._step("training", self._train_op)
         try:
             with distributed.explained_failures():

@@ -122,37 +122,6 @@ def test_an_input_function_may_take_what_estimators_pass(open_trial):
     assert open_trial(Asks).train(2)["loss"] == pytest.approx((4 + 10.24) / 2)
 
 
-def test_a_killed_trial_goes_on_as_the_straight_one(run_experiment, tmp_path):
-    class Killed(OneWeight):
-        kills_at = 7
-
-        def train_hooks(self):
-            class Kills(tf.compat.v1.train.SessionRunHook):
-                runs = 0
-
-                def after_run(self, run_context, run_values):
-                    self.runs += 1
-                    if self.runs == Killed.kills_at:
-                        raise KeyboardInterrupt
-
-            return [Kills()]
-
-    settings = config(
-        12,
-        data={"shuffle": True},
-        scheduling_unit=3,
-        min_validation_period={"batches": 4},
-        min_checkpoint_period={"batches": 3},
-    )
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(Killed, settings)
-    Killed.kills_at = None
-    [resumed] = run_experiment(Killed, settings)
-    [straight] = run_experiment(Killed, settings, checkpoint_dir=str(tmp_path / "other"))
-    assert resumed["history"] == straight["history"]
-    assert resumed["batches"] == 12
-
-
 def test_a_saver_of_the_model_function(open_trial, tmp_path):
     class Saves(OneWeight):
         def model_fn(self, features, labels, mode):

@@ -5,7 +5,6 @@ import runpy
 import sys
 from pathlib import Path
 
-import pytest
 import tensorflow as tf
 
 from generic_trainer.trials._scripts.job import run_experiment
@@ -16,29 +15,6 @@ FILES = Path(__file__).with_name("written_for_determined")
 
 def written(name: str, directory: Path) -> Path:
     return ported(FILES / f"{name}.py", directory, tensorflow="tf")
-
-
-def test_a_convolutional_model(tmp_path):
-    config = {
-        "hyperparameters": {
-            "global_batch_size": 64,
-            "learning_rate": 5e-3,
-            "filters": 8,
-            "dropout": 0.2,
-        },
-        "min_validation_period": {"batches": 60},
-        "searcher": {"metric": "loss", "max_length": {"batches": 120}},
-    }
-    fn_args = run_module_file(written("strokes", tmp_path), custom_config=config)
-    [trial] = trials_of(fn_args)
-    training = [entry["training"] for entry in trial["history"] if "training" in entry]
-    assert training[0].keys() == {"loss", "right", "rate"}
-    last = trial["history"][-1]["validation"]
-    assert last["accuracy"] > 0.5
-    assert last["share"] == pytest.approx(last["accuracy"])
-    assert last["global_step"] == 120
-    saved = tf.saved_model.load(fn_args.serving_model_dir)
-    assert "serving_default" in saved.signatures
 
 
 def test_feature_columns(tmp_path):
@@ -76,7 +52,3 @@ def test_a_script(tmp_path, monkeypatch, capsys):
     assert "trained" not in capsys.readouterr().out  # the script ended where it would train
     [trial] = json.loads((tmp_path / "results" / "model_run" / "trials.json").read_text())
     assert trial["history"][-1]["validation"]["global_step"] == 50
-
-
-def test_a_trial_that_its_script_creates(tmp_path):
-    runpy.run_path(str(written("strokes", tmp_path)), run_name="__main__")

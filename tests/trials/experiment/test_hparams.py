@@ -21,7 +21,7 @@ def make():
         ("layers[1]=9", "layers", [8, 9]),
         ("layers[0]=1, layers[ 1 ]=2", "layers", [1, 2]),
         ("name=sgd", "name", "sgd"),
-        ("name=3", "name", "3"),
+        ("name=3.10", "name", "3.10"),
         ("fine=true", "fine", True),
         ("fine=0", "fine", False),
         (" units = 3 , rate=0.2", "rate", 0.2),

@@ -118,13 +118,14 @@ def test_early_stopping_counts_validations(run_experiment):
         def keras_callbacks(self):
             return [callbacks.EarlyStopping(patience=2)]
 
+    length = {"metric": "val_loss", "max_length": {"batches": 100}, "max_trials": 1}
     config = {
         "hyperparameters": {"global_batch_size": 1, "rate": 0.0},
-        "searcher": {"metric": "val_loss", "max_length": {"batches": 100}},
+        "searcher": {"name": "async_halving", "num_rungs": 2, "divisor": 10, **length},
         "min_validation_period": {"batches": 5},
     }
     [trial] = run_experiment(Stopped, config)
-    # Best at 5, waited at 10 and 15.
+    # Best at 5, waited at 10, after the checkpoint from which it goes on, and 15.
     assert trial["batches"] == 15
 
 

@@ -47,9 +47,7 @@ def test_compile_and_fit_are_noted_and_not_carried_out(context):
     assert model.compile(tf.keras.optimizers.SGD(), loss="mse") is None
     assert model.fit(X, X, epochs=100, validation_data=(X, X), callbacks=["one"]) is None
     assert all((old == new).all() for old, new in zip(weights, model.get_weights(), strict=True))
-    assert (
-        context.train_config.training_data == (X, X) or context.train_config.training_data[0] is X
-    )
+    assert context.train_config.training_data[0] is X
     assert context.train_config.validation_data[0] is X
     assert context.train_config.callbacks == ["one"]
 
@@ -85,14 +83,6 @@ def test_arguments_of_compile_are_those_of_the_model_itself(context):
 
 
 def test_fit_options_that_are_not_given_stay(context):
-    assert vars(context.fit_options) == {
-        "verbose": True,
-        "class_weight": None,
-        "workers": 1,
-        "use_multiprocessing": False,
-        "max_queue_size": 10,
-        "validation_steps": None,
-    }
     before = dict(vars(context.fit_options))
     context.configure_fit(workers=4)
     context.configure_fit(verbose=False, class_weight={0: 1.0})

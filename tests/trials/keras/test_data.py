@@ -65,10 +65,7 @@ def test_training_follows_the_records_for_ever_and_validation_is_one_pass(open_t
 
 
 def test_batches_of_a_dataset_may_differ_in_size(open_trial):
-    def make(context, x, y):
-        return context.wrap_dataset(tf.data.Dataset.from_tensor_slices((x, y)).batch(2))
-
-    trial = open_trial(Loader, data={"make": make})
+    trial = open_trial(Loader, data={"make": lambda *given: dataset(*given).rebatch(2)})
     assert trial.validate()["val_loss"] == pytest.approx(56 / 3)
 
 

@@ -29,6 +29,7 @@ def loading(role, data):
         (("texts", X), r"must return \(x, y\) .* but got tuple of str, ndarray: "),
         (([1.0, 2.0], X), r"lists or dicts of arrays.* but got tuple of list, ndarray: "),
         ((X, None), r"must return .* but got tuple of ndarray, NoneType: "),
+        ((np.array(["a", "b", None]), X), r"must return .* but got tuple of ndarray, ndarray: "),
         (([], X), r"must return .* but got tuple of list, ndarray: "),
         ((X, X[1:]), "with as many records each.* ndarray, ndarray: .* are not compatible"),
         ([X, X], "must return .* but got list"),

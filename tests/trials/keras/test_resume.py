@@ -104,7 +104,7 @@ class Augmented(Subclassed):
 
 
 class Reordered(tf.keras.utils.Sequence):
-    """Shuffles its batches between epochs."""
+    """Shuffles its batches between epochs, and draws in between."""
 
     def __init__(self):
         super().__init__()
@@ -114,7 +114,7 @@ class Reordered(tf.keras.utils.Sequence):
         return 3
 
     def __getitem__(self, index):
-        x = X[self.order[index]][None]
+        x = X[self.order[index]][None] + np.random.normal()
         return x, 2 * x
 
     def on_epoch_end(self):

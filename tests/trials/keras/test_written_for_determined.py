@@ -1,11 +1,9 @@
 """Trials and configurations as users of Determined wrote them."""
 
-import csv
 import textwrap
 
 import pytest
 import tensorflow as tf
-from sklearn.datasets import load_iris
 
 from generic_trainer._core.event_files import last_scalars
 from generic_trainer.trials.experimental import create_trial_instance
@@ -13,7 +11,6 @@ from generic_trainer.trials.experimental import test_one_batch as try_one_batch
 from tests.trials.keras.written_for_determined import sums
 from tests.trials.keras.written_for_determined.augmented import AugmentedTrial
 from tests.trials.keras.written_for_determined.blots import BlotsTrial
-from tests.trials.keras.written_for_determined.flowers import FlowersTrial
 
 
 @pytest.fixture
@@ -24,42 +21,6 @@ def run_yaml(run_experiment, tmp_path):
         return run_experiment(trial_class, {"experiment_config": str(path)})
 
     return run
-
-
-def test_flowers(run_yaml, tmp_path):
-    features, species = load_iris(return_X_y=True)
-    rows = [[*record, kind] for record, kind in zip(features, species, strict=True)]
-    for name, chosen in (("train", rows[::2]), ("test", rows[1::2])):
-        with open(tmp_path / f"{name}.csv", "w", newline="") as file:
-            csv.writer(file).writerows([[len(chosen), 4, "a", "b", "c"], *chosen])
-    [trial] = run_yaml(
-        FlowersTrial,
-        f"""
-        description: flowers from CSV files
-        data:
-          train_url: {tmp_path}/train.csv
-          test_url: {tmp_path}/test.csv
-        hyperparameters:
-          learning_rate: 1.0e-2
-          global_batch_size: 15
-          hidden: 16
-        searcher:
-          name: single
-          metric: val_categorical_accuracy
-          smaller_is_better: false
-          max_length:
-            epochs: 40
-        records_per_epoch: 75
-        scheduling_unit: 50
-        min_validation_period:
-          batches: 50
-        reproducibility:
-          experiment_seed: 1
-        """,
-    )
-    assert trial["batches"] == 40 * 75 // 15
-    assert trial["best"] > 0.8
-    assert list((tmp_path / "run" / "trials" / "1" / "keras").rglob("*tfevents*"))
 
 
 def test_augmented(run_yaml):

@@ -29,7 +29,8 @@ class Notes(tf.keras.callbacks.Callback):
 def make_model(context):
     layer = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
     model = context.wrap_model(tf.keras.Sequential([tf.keras.layers.Input((1,)), layer]))
-    model.compile(tf.keras.optimizers.SGD(context.get_hparam("rate")), "mse")
+    optimizer = tf.keras.optimizers.SGD(context.get_hparam("rate"))
+    model.compile(optimizer, "mse", steps_per_execution=2)
     return model
 
 
@@ -46,3 +47,13 @@ def test_fit_trains_one_batch_and_validates_once(arguments, tmp_path, monkeypatc
     # One step by hand: the gradient of ((0 - 2)² + (0 - 4)²) / 2 at w = 0 is -10.
     assert model.get_weights()[0] == pytest.approx(1.0)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_model_that_failed_is_not_trained_on(tmp_path):
+    own = {"max_restarts": 1, "searcher": {"max_length": {"batches": 2}}}
+    storage = {"checkpoint_storage": {"host_path": str(tmp_path)}}
+    model = make_model(keras.init({**CONFIG, **own, **storage}, local=True))
+    divisors = iter([0])
+    fail = tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: 1 / next(divisors, 1))
+    with pytest.raises(ZeroDivisionError):
+        model.fit(X, X, validation_data=(X, X), callbacks=[fail])

@@ -22,13 +22,14 @@ def config(metric, batches, **fields):
 
 def test_digits_count_over_a_validation_and_stop(run_experiment):
     digits.downloads.clear()
-    found = run_experiment(digits.DigitsTrial, config("accuracy", 250, smaller_is_better=False))
-    [trial] = found
+    wanted = config("accuracy", 250, smaller_is_better=False)
+    [trial] = run_experiment(digits.DigitsTrial, wanted)
     assert len(digits.downloads) == 1
     assert trial["batches"] == 200  # asked to stop after 150
-    validations = [entry["validation"] for entry in trial["history"] if "validation" in entry]
-    assert [metrics["count"] for metrics in validations] == [1.0] * len(validations)
-    last = validations[-1]
+    for kind, value in (("training", 1.0), ("validation", 0.0)):
+        found = [entry[kind] for entry in trial["history"] if kind in entry]
+        assert {metrics["training"] for metrics in found} == {value}
+    last = found[-1]
     # The last batch has 12 records: a mean over batches is another one than over records.
     assert last["accuracy"] == pytest.approx(round(last["accuracy"] * 300) / 300, abs=1e-6)
     assert last["accuracy"] != last["mean_accuracy"]

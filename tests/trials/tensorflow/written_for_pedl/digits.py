@@ -43,7 +43,7 @@ class DigitsTrial(TensorFlowTrial):
             "loss": tf.losses.sparse_softmax_cross_entropy(labels, logits),
             "accuracy": tf.metrics.accuracy(labels, predicted),
             "mean_accuracy": tf.reduce_mean(tf.cast(tf.equal(labels, predicted), tf.float32)),
-            "count": tf.metrics.mean(tf.cast(labels >= 0, tf.float32)),
+            "training": tf.metrics.mean(tf.cast(is_training, tf.float32)),
             "stopped": tf.py_func(self.note, [tf.train.get_global_step()], tf.float32),
         }
 
@@ -55,7 +55,7 @@ class DigitsTrial(TensorFlowTrial):
         return tf.train.AdamOptimizer(self.rate)
 
     def training_metrics(self):
-        return ["stopped"]
+        return ["stopped", "training"]
 
     def validation_metrics(self):
-        return ["loss", "accuracy", "mean_accuracy", "count"]
+        return ["loss", "accuracy", "mean_accuracy", "training"]
