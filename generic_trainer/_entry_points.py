@@ -29,14 +29,8 @@ from collections.abc import Callable, Collection, Iterator
 from types import ModuleType
 from typing import Any, Protocol
 
+from generic_trainer import user_code
 from generic_trainer.errors import ConfigurationError, ModuleFileError
-from generic_trainer.user_code import (
-    UserCode,
-    checked_function,
-    explain_missing,
-    path_of_module,
-    user_module,
-)
 
 GROUP = "generic_trainer.trainer_apis"
 RUN_FN = "run_fn"
@@ -75,7 +69,7 @@ class TrainerApi(Protocol):
 
 
 @contextlib.contextmanager
-def run_fn_of(code: UserCode) -> Iterator[Callable[..., Any]]:
+def run_fn_of(code: user_code.UserCode) -> Iterator[Callable[..., Any]]:
     """Yields the function that trains with the user's code, by the rules of this module.
 
     The user's modules can be imported inside this context; see `user_code.user_module`.
@@ -85,7 +79,7 @@ def run_fn_of(code: UserCode) -> Iterator[Callable[..., Any]]:
             take one argument; or the API rejects the module.
         ConfigurationError: an API cannot be loaded.
     """
-    with user_module(code) as module:
+    with user_code.user_module(code) as module:
         yield _run_fn(module, code.function)
 
 
@@ -102,7 +96,7 @@ def may_define(function: str, path: str, tree: ast.Module, names: Collection[str
         return False
     apis = list(trainer_apis())
     if not apis:
-        raise _nothing_installed(explain_missing(function, path, names), path)
+        raise _nothing_installed(user_code.explain_missing(function, path, names), path)
     return any(api.may_define(tree, names) for api in apis)
 
 
@@ -116,9 +110,9 @@ def _run_fn(module: ModuleType, function: str) -> Callable[..., Any]:
                 return run_fn
         if is_missing and function == RUN_FN and not apis:
             names = [name for name in vars(module) if not name.startswith("__")]
-            path = path_of_module(module)
-            raise _nothing_installed(explain_missing(function, path, names), path)
-    return checked_function(module, function, "fn_args")
+            path = user_code.path_of_module(module)
+            raise _nothing_installed(user_code.explain_missing(function, path, names), path)
+    return user_code.checked_function(module, function, "fn_args")
 
 
 def trainer_apis(name: str | None = None) -> Iterator[TrainerApi]:

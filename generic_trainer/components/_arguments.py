@@ -27,6 +27,7 @@ _CLASSES = {
     "custom_executor_spec": ExecutorSpec,
     "contract": ServingContract,
     "distribution": Distribution,
+    "sign_with": str,
 }
 _STEPS_ARGS = {keys.TRAIN_ARGS: trainer_pb2.TrainArgs, keys.EVAL_ARGS: trainer_pb2.EvalArgs}
 
@@ -46,6 +47,7 @@ class GenericTrainerSpec(ComponentSpec):
         keys.EVAL_CONFIG: ExecutionParameter(type=str, optional=True),
         keys.DISTRIBUTION: ExecutionParameter(type=str, optional=True),
         keys.TRACKING: ExecutionParameter(type=str, optional=True),
+        keys.SIGN_WITH: ExecutionParameter(type=str, optional=True),
     }
     INPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
         keys.EXAMPLES: ChannelParameter(type=artifacts.Examples),

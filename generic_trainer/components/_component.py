@@ -64,34 +64,36 @@ class GenericTrainer(BaseComponent):
     def __init__(
         self,
         examples: types.BaseChannel | None = None,
+        transformed_examples: types.BaseChannel | None = None,
         transform_graph: types.BaseChannel | None = None,
         schema: types.BaseChannel | None = None,
         base_model: types.BaseChannel | None = None,
         hyperparameters: types.BaseChannel | None = None,
-        statistics: types.BaseChannel | None = None,
         module_file: str | RuntimeParameter | None = None,
         run_fn: str | RuntimeParameter | None = None,
         train_args: trainer_pb2.TrainArgs | RuntimeParameter | None = None,
         eval_args: trainer_pb2.EvalArgs | RuntimeParameter | None = None,
         custom_config: dict[str, Any] | RuntimeParameter | None = None,
         custom_executor_spec: ExecutorSpec | None = None,
-        transformed_examples: types.BaseChannel | None = None,
+        statistics: types.BaseChannel | None = None,
         extra_inputs: Mapping[str, types.BaseChannel] | None = None,
         eval_config: Any = None,
         contract: ServingContract | None = None,
         distribution: Distribution | None = None,
         tracking: Tracking | str | Sequence[Tracking | str] | None = None,
+        sign_with: str | None = None,
     ) -> None:
         """Constructs the component.
 
+        The arguments of TFX 1.16's Trainer come first, in its order.
+
         Args:
             examples: Examples to train and evaluate on, raw or transformed.
+            transformed_examples: deprecated, use `examples`.
             transform_graph: the TransformGraph that produced the examples.
             schema: the Schema of the examples; a transform graph carries one as well.
             base_model: a Model to start from; `fn_args.base_model` is the SavedModel's directory.
             hyperparameters: HyperParameters, such as a Tuner's best ones.
-            statistics: ExampleStatistics of the examples; `fn_args.num_examples[split]` comes
-                from them, and the checks of the export try the values in them.
             module_file: path of a .py file with `run_fn(fn_args)`, local or remote. It travels
                 with the files that it imports from its own folder. Exactly one of `module_file` and
                 `run_fn` must be given.
@@ -102,7 +104,8 @@ class GenericTrainer(BaseComponent):
                 JSON-serialisable.
             custom_executor_spec: deprecated, runs another executor; TFX's own Trainer executors,
                 which pipelines named here until TFX 1.0, mean this component's.
-            transformed_examples: deprecated, use `examples`.
+            statistics: ExampleStatistics of the examples; `fn_args.num_examples[split]` comes
+                from them, and the checks of the export try the values in them.
             extra_inputs: further inputs by name; their artifacts' URIs arrive as the list
                 `fn_args.extra_inputs[name]`.
             eval_config: the `tfma.EvalConfig` of the Evaluator downstream. Its errors are reported
@@ -116,6 +119,9 @@ class GenericTrainer(BaseComponent):
             tracking: experiment trackers that the run is logged to: `Tracking(...)`, a string such
                 as "mlflow:http://host:5000", or several. A failing tracker is a warning. It is an
                 execution property too.
+            sign_with: path of the private key, on the machine of the executor, that signs the
+                published model; `generic-trainer verify` verifies it. The pipeline and its
+                metadata contain the path alone. It is an execution property too.
 
         Raises:
             ConfigurationError: arguments are wrong or missing; the message lists all of them.
@@ -142,11 +148,14 @@ class GenericTrainer(BaseComponent):
             eval_args=eval_args or trainer_pb2.EvalArgs(),
             module_file=module_file,
             run_fn=run_fn,
-            custom_config=_as_json(custom_config),
+            custom_config=custom_config
+            if isinstance(custom_config, PER_RUN_VALUES)
+            else json_utils.dumps(custom_config),
             contract=contract.to_json() if contract else None,
             eval_config=proto_utils.proto_to_json(eval_config) if eval_config else None,
             distribution=distribution.to_json() if distribution else None,
             tracking=trackings_to_json(tracking),
+            sign_with=sign_with,
             model=types.Channel(type=standard_artifacts.Model),
             model_run=types.Channel(type=standard_artifacts.ModelRun),
             infra_blessing=types.Channel(type=standard_artifacts.InfraBlessing),
@@ -205,8 +214,3 @@ def _warn_of_deprecated(arguments: Mapping[str, Any]) -> None:
         _logger.warning("`custom_executor_spec` is deprecated; customise the component instead.")
     if arguments["transformed_examples"]:
         _logger.warning("`transformed_examples` is deprecated; use `examples` instead.")
-
-
-def _as_json(custom_config: Any) -> Any:
-    known_per_run = isinstance(custom_config, PER_RUN_VALUES)
-    return custom_config if known_per_run else json_utils.dumps(custom_config)

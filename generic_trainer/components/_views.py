@@ -33,7 +33,7 @@ def _register() -> None:
         ARTIFACT_TYPE = standard_artifacts.Model
 
         def display(self, artifact: types.Artifact) -> None:
-            from generic_trainer._run.live import run_of
+            from generic_trainer._run.live_view import run_of
 
             _show(run_of(artifact.uri))
 
@@ -44,6 +44,6 @@ def _register() -> None:
 def _show(run_dir: str) -> None:
     from IPython.display import HTML, display
 
-    from generic_trainer._run.live import run_view
+    from generic_trainer._run.live_view import run_view
 
     display(HTML(run_view(run_dir)))

@@ -106,21 +106,17 @@ def record_outputs(
     """
     model = artifact_utils.get_single_instance(list(output_dict[keys.MODEL]))
     model_run = artifact_utils.get_single_instance(list(output_dict[keys.MODEL_RUN]))
-    model.set_string_custom_property("validation", "passed")
-    for name in _NAMED_FACTS & report.facts.keys():
-        model.set_string_custom_property(name, report.facts[name])
     facts = {name: float(report.facts[name]) for name in _REPORTED_FACTS if name in report.facts}
     for name, value in {**last_scalars(model_run.uri), **facts}.items():
         if math.isfinite(value):
             model.set_float_custom_property(name, value)
         else:  # neither the metadata store nor JSON can hold a number that is not finite
             model.set_string_custom_property(name, str(value))
+    model.set_string_custom_property("validation", "passed")  # last: a scalar may have these names
+    for name in _NAMED_FACTS & report.facts.keys():
+        model.set_string_custom_property(name, report.facts[name])
     for blessing in output_dict.get(keys.INFRA_BLESSING, ()):
-        _bless(blessing)
-
-
-def _bless(blessing: types.Artifact) -> None:
-    fileio.makedirs(blessing.uri)
-    with fileio.open(os.path.join(blessing.uri, _BLESSED_FILE), "w") as file:
-        file.write("")
-    blessing.set_int_custom_property(_BLESSED_PROPERTY, 1)
+        fileio.makedirs(blessing.uri)
+        with fileio.open(os.path.join(blessing.uri, _BLESSED_FILE), "w") as file:
+            file.write("")
+        blessing.set_int_custom_property(_BLESSED_PROPERTY, 1)

@@ -71,8 +71,8 @@ def make_fn_args(request: TrainingRequest, export_dir: str) -> FnArgs:
         model_run_dir=request.model_run_dir,
         base_model=request.base_model,
         # `run_fn` may change its arguments, and the request must not change with them.
-        hyperparameters=copy.copy(request.hyperparameters),
-        custom_config=copy.copy(request.custom_config),
+        hyperparameters=copy.deepcopy(request.hyperparameters),
+        custom_config=copy.deepcopy(request.custom_config),
         num_examples=copy.copy(request.num_examples) or SplitCounts(request.split_files),
         extra_inputs={name: list(uris) for name, uris in request.extra_inputs.items()},
         checkpoint_dir=request.checkpoint_dir,

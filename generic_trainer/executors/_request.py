@@ -1,27 +1,34 @@
 """Conversion of TFX's artifacts and execution properties into a `TrainingRequest`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import json_format
 from tfx import types
+from tfx.dsl.io import fileio
 from tfx.proto import trainer_pb2
 from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils, path_utils, proto_utils
 
 from generic_trainer._core import tfx_names as keys
-from generic_trainer._core.protos import load_hyperparameters
-from generic_trainer._core.texts import describe, parse_json, shown
+from generic_trainer._core.texts import (
+    describe,
+    load_hyperparameters,
+    load_statistics,
+    parse_json,
+    shown,
+)
 from generic_trainer._entry_points import may_define
 from generic_trainer._run.store import with_run_key
 from generic_trainer.errors import ConfigurationError, DataError
-from generic_trainer.executors import _examples
-from generic_trainer.launchers import Distribution, TrainingRequest
+from generic_trainer.launchers import Distribution, ExamplesFormat, TrainingRequest
 from generic_trainer.tracking import Tracking, parse_trackings
 from generic_trainer.user_code import UserCode, bundle_function, bundle_module_file
 from generic_trainer.validation import ServingContract
 
 _Artifacts = Mapping[str, Sequence[types.Artifact]]
+_STATISTICS_FILE = "FeatureStats.pb"
 
 
 def request_from_artifacts(
@@ -49,13 +56,13 @@ def request_from_artifacts(
     train_args = _proto(exec_properties, keys.TRAIN_ARGS, trainer_pb2.TrainArgs())
     eval_args = _proto(exec_properties, keys.EVAL_ARGS, trainer_pb2.EvalArgs())
     examples = input_dict.get(keys.EXAMPLES) or []
-    splits = _examples.common_splits(examples)
+    splits = common_splits(examples)
     request = TrainingRequest(
         user_code=_user_code(exec_properties, scratch_dir),
-        train_files=_examples.split_files(examples, list(train_args.splits) or ["train"]),
-        eval_files=_examples.split_files(examples, list(eval_args.splits) or ["eval"]),
-        split_files={name: _examples.split_files(examples, [name]) for name in splits},
-        examples_format=_examples.examples_format(examples),
+        train_files=split_files(examples, list(train_args.splits) or ["train"]),
+        eval_files=split_files(examples, list(eval_args.splits) or ["eval"]),
+        split_files={name: split_files(examples, [name]) for name in splits},
+        examples_format=examples_format(examples),
         model_dir=artifact_utils.get_single_uri(output_dict[keys.MODEL]),
         model_run_dir=artifact_utils.get_single_uri(output_dict[keys.MODEL_RUN]),
         scratch_dir=scratch_dir,
@@ -67,13 +74,14 @@ def request_from_artifacts(
         base_model=_base_model(input_dict),
         hyperparameters=load_hyperparameters(_only_file(input_dict, keys.HYPERPARAMETERS)),
         custom_config=_custom_config(exec_properties),
-        num_examples=_examples.num_examples(input_dict.get(keys.STATISTICS)),
-        raw_examples=_examples.tf_examples(input_dict.get(keys.RAW_EXAMPLES)),
-        statistics_path=_examples.statistics_pattern(input_dict.get(keys.STATISTICS)),
+        num_examples=num_examples(input_dict.get(keys.STATISTICS)),
+        raw_examples=tf_examples(input_dict.get(keys.RAW_EXAMPLES)),
+        statistics_path=statistics_pattern(input_dict.get(keys.STATISTICS)),
         extra_inputs=_extra_inputs(input_dict),
         contract=_contract(exec_properties),
         eval_config=_eval_config(exec_properties),
         consumers=tuple(consumers),
+        sign_with=exec_properties.get(keys.SIGN_WITH),
     )
     return with_run_key(request, distribution_of(exec_properties).env)
 
@@ -197,3 +205,99 @@ def _extra_inputs(input_dict: _Artifacts) -> dict[str, tuple[str, ...]]:
         for name, artifacts in input_dict.items()
         if name.startswith(keys.EXTRA_INPUT_PREFIX)
     }
+
+
+def split_files(examples: Sequence[types.Artifact], splits: Sequence[str]) -> tuple[str, ...]:
+    """Returns one file pattern for each split of each artifact.
+
+    Raises:
+        DataError: there is no artifact, one has not all of the splits, or a split has no file.
+    """
+    if not examples:
+        raise DataError("The input examples holds no artifact: there is nothing to train on.")
+    directories = [uri for split in splits for uri in _split_uris(examples, split)]
+    empty = [directory for directory in directories if not _has_files(directory)]
+    if empty:
+        raise DataError(
+            f"These splits of the input examples have no files: {', '.join(empty)}.", path=empty[0]
+        )
+    return tuple(io_utils.all_files_pattern(directory) for directory in directories)
+
+
+def common_splits(examples: Sequence[types.Artifact]) -> list[str]:
+    """Returns the names of the splits that every artifact has and that have files."""
+    named = [artifact_utils.decode_split_names(artifact.split_names) for artifact in examples]
+    return [
+        split
+        for split in (named[0] if named else [])
+        if all(split in names for names in named)
+        and all(map(_has_files, _split_uris(examples, split)))
+    ]
+
+
+def _split_uris(examples: Sequence[types.Artifact], split: str) -> list[str]:
+    try:
+        return artifact_utils.get_split_uris(list(examples), split)
+    except ValueError as error:
+        found = {
+            artifact.uri: artifact_utils.decode_split_names(artifact.split_names)
+            for artifact in examples
+        }
+        raise DataError(
+            f"Every artifact of the input examples must have the split {split!r}, but the splits "
+            f"are {found}. Name others with train_args=TrainArgs(splits=[...]) and "
+            "eval_args=EvalArgs(splits=[...])."
+        ) from error
+
+
+def _has_files(directory: str) -> bool:
+    return fileio.exists(directory) and bool(fileio.listdir(directory))
+
+
+def examples_format(examples: Sequence[types.Artifact]) -> ExamplesFormat:
+    """Returns how the records of all the artifacts are encoded.
+
+    Raises:
+        DataError: the artifacts differ in format, or only some have a DataView.
+    """
+    # Imports TensorFlow Model Analysis and Beam, hence not before a run.
+    from tfx.components.util import tfxio_utils
+
+    try:
+        resolved = tfxio_utils.resolve_payload_format_and_data_view_uri(list(examples))
+    except ValueError as error:
+        raise DataError(
+            f"The artifacts of the input examples do not go together: {error}"
+        ) from error
+    return ExamplesFormat(*resolved)
+
+
+def tf_examples(examples: Sequence[types.Artifact] | None) -> tuple[str, ...]:
+    """Returns the URIs of artifacts whose records are tf.Examples; none where they are not."""
+    if not examples or not examples_format(examples).is_tf_example:
+        return ()
+    return tuple(artifact.uri for artifact in examples)
+
+
+def num_examples(statistics: Sequence[types.Artifact] | None) -> dict[str, int] | None:
+    """Returns split name → number of examples, or None without a statistics artifact.
+
+    Raises:
+        DataError: a statistics file is missing or broken.
+    """
+    if not statistics:
+        return None
+    counts: dict[str, int] = {}
+    for artifact in statistics:
+        for split in artifact_utils.decode_split_names(artifact.split_names):
+            uri = artifact_utils.get_split_uri([artifact], split)
+            datasets = load_statistics(os.path.join(uri, _STATISTICS_FILE)).datasets
+            # Of slices, in any order, the largest is that of all examples.
+            counted = max((dataset.num_examples for dataset in datasets), default=0)
+            counts[split] = counts.get(split, 0) + counted
+    return counts
+
+
+def statistics_pattern(statistics: Sequence[types.Artifact] | None) -> str | None:
+    """Returns the pattern of the first statistics artifact's files, one for each split."""
+    return os.path.join(statistics[0].uri, "*", _STATISTICS_FILE) if statistics else None

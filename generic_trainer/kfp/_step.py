@@ -16,7 +16,7 @@ from generic_trainer._core.files import copy_tree, gfile
 from generic_trainer._core.progress import ProgressReader
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
-from generic_trainer._run.live import REPORT_FILE
+from generic_trainer._run.live_view import REPORT_FILE
 from generic_trainer.cli import outcome_of_run
 from generic_trainer.errors import DataError
 
@@ -92,7 +92,8 @@ def _options(
     """Returns option → word of `generic-trainer run`, with files of its own in a folder."""
     options = _examples(examples.path, folder)
     if schema is not None:
-        options["schema"] = _file_in(schema.path, "schema.pbtxt")
+        inside = os.path.join(schema.path, "schema.pbtxt")
+        options["schema"] = inside if os.path.isdir(schema.path) else schema.path
     files = {"hyperparameters": _tuner_config(hyperparameters or {}), "contract": contract}
     for name, text in files.items():
         if text:
@@ -130,10 +131,6 @@ def _examples(path: str, folder: str) -> dict[str, str]:
         f"one with Split-train and Split-eval, found {names[:12] or 'nothing'} in {path}",
         path=path,
     )
-
-
-def _file_in(path: str, name: str) -> str:
-    return os.path.join(path, name) if os.path.isdir(path) else path
 
 
 def _tuner_config(values: Mapping[str, Any]) -> str:

@@ -42,19 +42,17 @@ from generic_trainer.user_code._archive import UserCode
 # For launchers, which send it to other machines.
 from generic_trainer.user_code._archive import read_bundle as read_bundle
 from generic_trainer.user_code._bundle import bundle_function, bundle_module_file
+from generic_trainer.user_code._collect import defines_function, imported_packages
 from generic_trainer.user_code._errors import explain_missing
-from generic_trainer.user_code._functions import (
+from generic_trainer.user_code._load import (
     call_user_function,
     checked_function,
-    path_of_module,
-)
-from generic_trainer.user_code._load import (
     is_importing,
     loaded_modules,
+    path_of_module,
     user_function,
     user_module,
 )
-from generic_trainer.user_code._source import defines_function, imported_packages
 
 __all__ = [
     "UserCode",

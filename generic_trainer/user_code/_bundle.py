@@ -10,18 +10,8 @@ from collections.abc import Callable, Collection, Iterator
 
 from generic_trainer._core.files import absolute
 from generic_trainer.errors import ModuleFileError, raise_problems
-from generic_trainer.user_code._archive import Bundle, UserCode
-from generic_trainer.user_code._collect import collect, defined_names, parse
+from generic_trainer.user_code import _archive, _collect
 from generic_trainer.user_code._errors import NO_EVAL_MODELS, explain_missing, quote_syntax_error
-from generic_trainer.user_code._source import removed_calls, wrong_definition
-from generic_trainer.user_code._sources import (
-    OWN_PACKAGE,
-    STANDARD_NAMES,
-    Node,
-    lies_in_environment,
-    open_node,
-    write_file,
-)
 
 # Returns whether a module can run without defining a function: (name of the function, path of the
 # module, its syntax tree, the names that it defines) → bool.
@@ -35,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 def bundle_module_file(
     module_file: str, destination: str, *, may_define: MayDefine | None = None
-) -> UserCode:
+) -> _archive.UserCode:
     """Packs a module file with what it imports from its own folder.
 
     Args:
@@ -54,7 +44,7 @@ def bundle_module_file(
     """
     path = absolute(os.fspath(module_file))
     try:
-        problems = list(_problems_of_path(open_node(path), path))
+        problems = list(_problems_of_path(_archive.open_node(path), path))
     except OSError as error:
         raise ModuleFileError(f"Module file {path} cannot be read: {error}", path=path) from error
     raise_problems(ModuleFileError, f"Module file {path}", problems, path=path)
@@ -64,7 +54,7 @@ def bundle_module_file(
 
 def bundle_function(
     dotted: str, destination: str, *, may_define: MayDefine | None = None
-) -> UserCode:
+) -> _archive.UserCode:
     """Packs the source folder of the function `package.module.function`.
 
     The top-level package is packed whole, with its imports from the folder beside it; a single
@@ -82,9 +72,8 @@ def bundle_function(
     """
     module, _, function = dotted.rpartition(".")
     if not module or not all(part.isidentifier() for part in dotted.split(".")):
-        raise ModuleFileError(
-            f'run_fn must be written "package.module.function", found {dotted!r}.'
-        )
+        expected = 'run_fn must be written "package.module.function"'
+        raise ModuleFileError(f"{expected}, found {dotted!r}.")
     top = module.partition(".")[0]
     if top == "__main__":
         raise ModuleFileError(
@@ -93,11 +82,11 @@ def bundle_function(
         )
     source = _own_source(top)
     if source is None:
-        return UserCode(module, function)
+        return _archive.UserCode(module, function)
     return _pack(source, module, function, destination, may_define)
 
 
-def _problems_of_path(node: Node, path: str) -> Iterator[str]:
+def _problems_of_path(node: _archive.Node, path: str) -> Iterator[str]:
     """Yields the reasons why a path cannot be imported as a module."""
     name = os.path.basename(path)
     stem = name.removesuffix(".py")
@@ -111,7 +100,7 @@ def _problems_of_path(node: Node, path: str) -> Iterator[str]:
         yield 'expected a name that ends in ".py".'
     elif stem == "__init__":
         yield 'this is a package; pass run_fn="package.function" instead of module_file.'
-    elif stem in STANDARD_NAMES:
+    elif stem in _archive.STANDARD_NAMES:
         yield f"{stem!r} is a module of Python's standard library; rename the file."
     elif re.search("[.@]", stem):
         better = re.sub("[.@]", "_", stem)
@@ -128,34 +117,34 @@ def _own_source(top: str) -> str | None:
     if spec is None:
         _logger.warning("%r is not on this machine: the trainer will look for it at run time.", top)
         return None
-    if top in STANDARD_NAMES | {OWN_PACKAGE}:
+    if top in _archive.STANDARD_NAMES | {_archive.OWN_PACKAGE}:
         return None
     # A namespace package may have several folders; the first of the user's is taken.
     for path in spec.submodule_search_locations or [spec.origin or ""]:
-        if path and not lies_in_environment(path):
+        if path and not _archive.lies_in_environment(path):
             return absolute(path)
     return None
 
 
 def _pack(
     source: str, module: str, function: str, destination: str, may_define: MayDefine | None
-) -> UserCode:
+) -> _archive.UserCode:
     folder, root = os.path.split(source)
     try:
-        bundle = Bundle(collect(folder, root), folder)
+        bundle = _archive.Bundle(_collect.collect(folder, root), folder)
         _check_definition(bundle, module, function, may_define)
         digest = bundle.digest()
         path = os.path.join(absolute(os.fspath(destination)), f"{module}-{digest[:16]}.zip")
-        write_file(path, bundle.to_zip())
+        _archive.write_file(path, bundle.to_zip())
     except OSError as error:
         raise ModuleFileError(
             f"Cannot pack {source} into {destination}: {error}", path=source
         ) from error
-    return UserCode(module, function, path, digest)
+    return _archive.UserCode(module, function, path, digest)
 
 
 def _check_definition(
-    bundle: Bundle, module: str, function: str, may_define: MayDefine | None
+    bundle: _archive.Bundle, module: str, function: str, may_define: MayDefine | None
 ) -> None:
     """Raises `ModuleFileError` if `module` certainly does not define `function`.
 
@@ -166,15 +155,15 @@ def _check_definition(
         return
     source, path = bundle.files[file], os.path.join(bundle.origin, file)
     try:
-        tree, names = parse(source, path), defined_names(source, path)
+        tree, names = _collect.parse(source, path), _collect.defined_names(source, path)
     except (SyntaxError, ValueError) as error:
         quoted = quote_syntax_error(error, path)
         raise ModuleFileError(f"{path} is not valid Python.\n{quoted}", path=path) from error
     problems = [
         f"line {call.lineno} calls {ast.unparse(call.func)}. {NO_EVAL_MODELS}"
-        for call in removed_calls(tree, function)
+        for call in _collect.removed_calls(tree, function)
     ]
-    wrong = wrong_definition(tree, function) if function == "run_fn" else None
+    wrong = _collect.wrong_definition(tree, function) if function == "run_fn" else None
     if wrong is not None:
         expected = "expected a function that takes one argument, run_fn(fn_args)"
         found = f"run_fn({ast.unparse(wrong.args)})"

@@ -1,7 +1,8 @@
-"""Files of a folder that a module needs, found in syntax trees without running code."""
+"""Syntax trees of user code: the files that a module needs, and other facts about it."""
 
 import ast
 import contextlib
+import itertools
 import os
 import symtable
 import textwrap
@@ -12,19 +13,18 @@ from importlib.util import decode_source
 from pathlib import Path
 
 from generic_trainer.errors import ModuleFileError, raise_problems
+from generic_trainer.user_code import _archive
 from generic_trainer.user_code._errors import quote_syntax_error
-from generic_trainer.user_code._sources import (
-    OWN_PACKAGE,
-    STANDARD_NAMES,
-    Node,
-    installed_at,
-    lies_in_environment,
-    open_node,
-)
 
 # Calls whose first argument is a module name: importlib.import_module, importlib.util.find_spec,
 # __import__, importlib.resources.files, pkgutil.get_data.
 _IMPORTING_CALLS = frozenset({"import_module", "find_spec", "__import__", "files", "get_data"})
+_MODEL_ANALYSIS = "tensorflow_model_analysis"
+# Arguments that no API of it takes any more.
+_OF_ESTIMATORS = ("estimator", "eval_input_receiver_fn", "export_dir_base")
+# Statements whose parts may or may not be executed.
+_DEFINITIONS = (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef, ast.Lambda)
+_BRANCHES = (ast.BoolOp, ast.For, ast.If, ast.IfExp, ast.Match, ast.Try, ast.While)
 
 
 def collect(folder: str, root: str) -> dict[str, bytes]:
@@ -52,21 +52,21 @@ class _Collector:
         self.files: dict[str, bytes] = {}
         self.problems: list[str] = []
         self._folder = folder
-        self._entries = {entry.name: entry for entry in open_node(folder).iterdir()}
+        self._entries = {entry.name: entry for entry in _archive.open_node(folder).iterdir()}
 
     def follow(self, root: str) -> None:
-        entry = open_node(os.path.join(self._folder, root))
-        seen = STANDARD_NAMES | {OWN_PACKAGE, root.partition(".")[0]}
+        entry = _archive.open_node(os.path.join(self._folder, root))
+        seen = _archive.STANDARD_NAMES | {_archive.OWN_PACKAGE, root.partition(".")[0]}
         names = self._add(self._walk(root, entry) if entry.is_dir() else {root: entry}) - seen
         while names:
             seen |= names
             imported = [self._add(self._find(name)) for name in sorted(names)]
             names = set().union(*imported) - seen
 
-    def _find(self, name: str) -> dict[str, Node]:
+    def _find(self, name: str) -> dict[str, _archive.Node]:
         """Looks in the order of Python's own finder: package, module, namespace package."""
         # The neighbours of a module file in site-packages are all installed packages.
-        if lies_in_environment(self._folder) and installed_at(name) is not None:
+        if _archive.lies_in_environment(self._folder) and _archive.installed_at(name) is not None:
             return {}
         entry = self._entries.get(name)
         folder = entry if entry is not None and entry.is_dir() else None
@@ -76,19 +76,19 @@ class _Collector:
             file = self._entries.get(name + suffix)
             if file is not None and file.is_file():
                 return {name + suffix: file}
-        if folder is None or installed_at(name) is not None:
+        if folder is None or _archive.installed_at(name) is not None:
             return {}
         files = self._walk(name, folder)
         return files if any(path.endswith(".py") for path in files) else {}
 
-    def _walk(self, path: str, folder: Node) -> dict[str, Node]:
+    def _walk(self, path: str, folder: _archive.Node) -> dict[str, _archive.Node]:
         try:
             return dict(_walk(path, folder, ()))
         except OSError as error:
             self.problems.append(f"{os.path.join(self._folder, path)} cannot be listed: {error}")
             return {}
 
-    def _add(self, nodes: dict[str, Node]) -> set[str]:
+    def _add(self, nodes: dict[str, _archive.Node]) -> set[str]:
         """Reads the files and returns the names that they import."""
         names: set[str] = set()
         for path, node in nodes.items():
@@ -112,7 +112,9 @@ class _Collector:
         return set()
 
 
-def _walk(path: str, folder: Node, above: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
+def _walk(
+    path: str, folder: _archive.Node, above: tuple[str, ...]
+) -> Iterator[tuple[str, _archive.Node]]:
     # Only a local folder can hold a link to a folder above it.
     here = str(folder.resolve()) if isinstance(folder, Path) else path
     if here in above:
@@ -191,3 +193,93 @@ def _reading() -> Iterator[None]:
             yield
         except (RecursionError, MemoryError) as error:
             raise ValueError("it is nested deeper than Python can read") from error
+
+
+def defines_function(code: _archive.UserCode, name: str) -> bool:
+    """Whether the module defines, at its top level, a function that takes one argument.
+
+    False also if its source does not show that, because it has no bundle or imports the name.
+
+    Raises:
+        ModuleFileError: the bundle is missing or damaged.
+    """
+    if code.bundle is None:
+        return False
+    bundle = _archive.read_bundle(code)
+    path = bundle.file_of(code.module)
+    return path is not None and any(
+        isinstance(node, ast.FunctionDef) and node.name == name and _takes_one(node.args)
+        for node in parse(bundle.files[path], path).body
+    )
+
+
+def imported_packages(code: _archive.UserCode) -> set[str]:
+    """Returns the top-level names that the files of a bundle import, including its own modules.
+
+    Without a bundle it is the installed package of the function.
+
+    Raises:
+        ModuleFileError: the bundle is missing or damaged.
+    """
+    if code.bundle is None:
+        return {_archive.top_level(code.module)}
+    names: set[str] = set()
+    for path, source in _archive.read_bundle(code).files.items():
+        if path.endswith(".py"):
+            with contextlib.suppress(SyntaxError, ValueError):  # a template, or for another Python
+                names |= imported_names(parse(source, path))
+    return names
+
+
+def _takes_one(arguments: ast.arguments) -> bool:
+    most = len(arguments.posonlyargs) + len(arguments.args)
+    least = most - len(arguments.defaults)
+    is_free = most >= 1 or arguments.vararg is not None
+    return least <= 1 and is_free and None not in arguments.kw_defaults
+
+
+def wrong_definition(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    """Returns the definition of a function that cannot be called with one argument.
+
+    None also if decorators or other statements may give the name another value.
+    """
+    fields = ("id", "name", "asname")
+    match [node for node in ast.walk(tree) if name in [getattr(node, key, "") for key in fields]]:
+        case [ast.FunctionDef(decorator_list=[]) as node] if node in tree.body:
+            return None if _takes_one(node.args) else node
+    return None
+
+
+def removed_calls(tree: ast.Module, function: str) -> list[ast.Call]:
+    """Returns the calls by a function of APIs that TensorFlow Model Analysis has removed.
+
+    These are `tfma.export`, and `tfma.EvalSharedModel` with an estimator. Only unconditional calls
+    count, in the function itself or in functions of the module that it calls.
+    """
+    imports = [node.names for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    names = {
+        each.asname or each.name
+        for each in itertools.chain.from_iterable(imports)
+        if each.name == _MODEL_ANALYSIS
+    }
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found: list[ast.Call] = []
+    nodes: list[ast.AST] = list(functions.pop(function).body) if function in functions else []
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, _DEFINITIONS + _BRANCHES):
+            continue
+        nodes.extend(ast.iter_child_nodes(node))
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        if called in functions:
+            nodes.extend(functions.pop(called).body)
+        module, _, name = called.partition(".")
+        keywords = {keyword.arg for keyword in node.keywords}
+        is_removed = name.startswith("export.") or (
+            name == "EvalSharedModel" and not keywords.isdisjoint(_OF_ESTIMATORS)
+        )
+        if module in names and is_removed:
+            found.append(node)
+    return sorted(found, key=lambda call: call.lineno)

@@ -13,9 +13,8 @@ from typing import Any
 
 from generic_trainer._core.lazy import OF_TFX, TFX_EXTRA
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.user_code._archive import UserCode, top_level
+from generic_trainer.user_code._archive import UserCode, installed_at, top_level
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, BundleLoader
-from generic_trainer.user_code._sources import installed_at
 
 # TensorFlow puts whole graph tracebacks into its messages; the start names the problem.
 _LONGEST_MESSAGE = 2000
@@ -37,11 +36,8 @@ def quote_error(error: BaseException, code: UserCode) -> str:
     text = _text(error)
     if len(text) > _LONGEST_MESSAGE:
         text = text[:_LONGEST_MESSAGE] + " …"
-    frames = [
-        (frame, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if _is_users(frame, code)
-    ]
+    walked = traceback.walk_tb(error.__traceback__)
+    frames = [(frame, line) for frame, line in walked if _is_users(frame, code)]
     if frames:
         frame, line = frames[-1]
         function, loader = frame.f_code, frame.f_globals.get("__loader__")
@@ -152,9 +148,7 @@ def _hint_at_missing_module(name: str, code: UserCode) -> str:
 
 
 def _missing_file(error: BaseException) -> str:
-    """Returns the path of a missing file, or a message with it; "" for other errors."""
-    if isinstance(error, FileNotFoundError) and error.filename is not None:
-        return str(error.filename)
+    """Returns a message with the path of a missing file; "" for other errors."""
     # TensorFlow's error has no field for the path, and libraries that raise Python's leave it out.
     # `UNPACKED_PREFIX` is unique enough to search the message for it.
     is_tensorflows = type(error).__name__ == "NotFoundError"

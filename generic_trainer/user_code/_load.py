@@ -1,8 +1,9 @@
-"""The user's module on the worker: unpacked, imported anew, and removed again."""
+"""The user's module on the worker: imported anew, its functions called, and removed again."""
 
 import contextlib
 import contextvars
 import importlib
+import inspect
 import logging
 import os
 import sys
@@ -12,22 +13,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from generic_trainer._core.locks import held
-from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer.errors import ModuleFileError
-from generic_trainer.user_code._archive import Bundle, UserCode, read_bundle, top_level
-from generic_trainer.user_code._errors import quote_error
-from generic_trainer.user_code._functions import checked_function
-from generic_trainer.user_code._loader import UNPACKED_PREFIX, importable
-from generic_trainer.user_code._sources import installed_at
-
-_logger = logging.getLogger(__name__)
+from generic_trainer._core.scratch import ScratchFolder, held
+from generic_trainer.errors import GenericTrainerError, ModuleFileError, TrainingError
+from generic_trainer.user_code._archive import (
+    Bundle,
+    UserCode,
+    installed_at,
+    read_bundle,
+    top_level,
+)
+from generic_trainer.user_code._errors import explain_missing, quote_error, quote_function
+from generic_trainer.user_code._loader import UNPACKED_PREFIX, BundleLoader, importable
 
 # sys.path and sys.modules belong to the process, so one user module is open at a time.
 _process_lock = threading.RLock()
 # Top-level names of the modules of each user module that is open; the same thread may nest them.
 _open: list[set[str]] = []
 _importing: contextvars.ContextVar[bool] = contextvars.ContextVar("importing", default=False)
+_COUNTS = {1: "one argument", 2: "two arguments"}
+
+_logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -91,12 +96,8 @@ def _is_taken(name: str, code: UserCode) -> bool:
     installed = installed_at(name)
     if installed is None or name == top_level(code.module):
         return True
-    _logger.warning(
-        "Module %r beside %r gives way to the installed one (%s); rename it to use yours.",
-        name,
-        code.module,
-        installed,
-    )
+    message = "Module %r beside %r gives way to the installed one (%s); rename it to use yours."
+    _logger.warning(message, name, code.module, installed)
     return False
 
 
@@ -152,3 +153,79 @@ def _file(module: ModuleType) -> str:
     except AttributeError:
         return ""
     return str(variables.get("__file__") or "")
+
+
+def call_user_function(function: Callable[..., Any], fn_args: Any, code: UserCode) -> Any:
+    """Returns `function(fn_args)`.
+
+    1. An exception becomes the cause of a `TrainingError` that quotes the user's line.
+    2. So does `sys.exit` with any status, because it leaves no trained model.
+    3. Errors of this package, which state a remedy already, and `KeyboardInterrupt` pass.
+
+    Args:
+        function: the function from `user_function`. Its attribute `user_function`, if there is one,
+            is the name of the user's function that it calls.
+        fn_args: its one argument.
+        code: the code of the function, to distinguish its frames from those of libraries.
+
+    Raises:
+        TrainingError: the function raised.
+    """
+    try:
+        return function(fn_args)
+    except GenericTrainerError:
+        raise
+    except (Exception, SystemExit) as error:
+        name = getattr(function, "user_function", code.function)
+        message = f"{name} of module {code.module!r} failed.\n{quote_error(error, code)}"
+        raise TrainingError(message) from error
+
+
+def checked_function(module: ModuleType, name: str, *arguments: str) -> Callable[..., Any]:
+    """Returns a function of a module.
+
+    Args:
+        module: the user's module.
+        name: the name of the function.
+        *arguments: the names of its arguments, one or two.
+
+    Raises:
+        ModuleFileError: it is missing, cannot be called with these arguments, or a call would not
+            run it.
+    """
+    if not hasattr(module, name):  # the module may define __getattr__
+        path = path_of_module(module)
+        names = [each for each in vars(module) if not each.startswith("__")]
+        raise ModuleFileError(explain_missing(name, path, names), path=path)
+    function = getattr(module, name)
+    fault = _fault(function, name, len(arguments))
+    if fault:
+        where = quote_function(function) if callable(function) else ""
+        raise ModuleFileError(
+            f"Module {module.__name__!r}: expected a function that takes "
+            f"{_COUNTS[len(arguments)]}, {name}({', '.join(arguments)}); found {fault}.{where}",
+            path=path_of_module(module),
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def path_of_module(module: ModuleType) -> str:
+    """Returns the user's own file of a module, for messages."""
+    loader = module.__spec__.loader if module.__spec__ else None
+    if isinstance(loader, BundleLoader):
+        return loader.user_path
+    return module.__file__ or f"Module {module.__name__!r}"
+
+
+def _fault(function: Any, name: str, arguments: int) -> str:
+    if not callable(function):
+        return f"{name} = {function!r}"
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        return f"{name} as an async function or a generator, which a plain call does not run"
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError:
+        return f"{name}{inspect.signature(function)}"
+    except ValueError:  # functions written in C may not tell
+        return ""
+    return ""

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tfx import v1 as tfx
 from tfx.dsl.compiler.compiler import Compiler
+from tfx.dsl.components.common.importer import Importer
+from tfx.orchestration.pipeline import Pipeline
 from tfx.proto.orchestration import pipeline_pb2
 from tfx.types import standard_artifacts
 
@@ -18,8 +19,8 @@ from tests import helpers
 pytest.importorskip("kfp", reason="resources are Kubeflow's: GenericTrainer's extra `kfp`")
 
 
-def pipeline_of(root: Path, distribution: Distribution | None) -> tfx.dsl.Pipeline:
-    examples = tfx.dsl.Importer(
+def pipeline_of(root: Path, distribution: Distribution | None) -> Pipeline:
+    examples = Importer(
         source_uri=str(root / "examples"), artifact_type=standard_artifacts.Examples
     ).with_id("Examples")
     component = GenericTrainer(
@@ -27,18 +28,19 @@ def pipeline_of(root: Path, distribution: Distribution | None) -> tfx.dsl.Pipeli
         module_file=helpers.write_module(root, "def run_fn(fn_args): pass"),
         distribution=distribution,
     )
-    return tfx.dsl.Pipeline("small", str(root / "root"), components=[examples, component])
+    return Pipeline("small", str(root / "root"), components=[examples, component])
 
 
-def compiled(pipeline: tfx.dsl.Pipeline) -> dict[str, Any]:
+def compiled(pipeline: Pipeline) -> dict[str, Any]:
     """Returns the compiled specification of the pipeline."""
-    kubeflow = tfx.orchestration.experimental
+    from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner as kubeflow
+
     config = kubeflow.KubeflowV2DagRunnerConfig(default_image="registry.example/trainer:1")
     spec: dict[str, Any] = kubeflow.KubeflowV2DagRunner(config).run(pipeline, write_out=False)
     return spec["pipelineSpec"]
 
 
-def resources(pipeline: tfx.dsl.Pipeline) -> dict[str, Any]:
+def resources(pipeline: Pipeline) -> dict[str, Any]:
     """Returns those of the trainer's container in the compiled pipeline."""
     executors = compiled(pipeline)["deploymentSpec"]["executors"]
     found: dict[str, Any] = executors["GenericTrainer_executor"]["container"]["resources"]

@@ -6,23 +6,19 @@ import json
 from typing import Any
 
 import pytest
-from google.cloud.aiplatform_v1.types import AcceleratorType, CustomJob
 from tfx import types
-from tfx.extensions.google_cloud_ai_platform import constants
-from tfx.extensions.google_cloud_ai_platform.trainer import component, executor
-from tfx.extensions.google_cloud_ai_platform.training_clients import VertexJobClient
 from tfx.proto import trainer_pb2
 from tfx.types import standard_artifacts
 
 from generic_trainer import vertex
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers import Distribution
-from generic_trainer.launchers._vertex.custom_job import custom_job
+from generic_trainer.launchers._vertex import custom_job
 
 POOL = {
     "machine_spec": {
         "machine_type": "n1-standard-8",
-        "accelerator_type": AcceleratorType.NVIDIA_TESLA_T4,
+        "accelerator_type": 4,  # AcceleratorType.NVIDIA_TESLA_T4, without an import of 4 s
         "accelerator_count": 2,
     },
     "replica_count": 1,
@@ -30,11 +26,11 @@ POOL = {
     "disk_spec": {"boot_disk_type": "pd-ssd"},
 }
 CONFIG: dict[str, Any] = {
-    constants.ENABLE_VERTEX_KEY: True,
-    constants.VERTEX_REGION_KEY: "europe-west4",
-    constants.VERTEX_CONTAINER_IMAGE_URI_KEY: "serving:1",
+    vertex.ENABLE_VERTEX_KEY: True,
+    vertex.VERTEX_REGION_KEY: "europe-west4",
+    vertex.VERTEX_CONTAINER_IMAGE_URI_KEY: "serving:1",
     "mine": 7,
-    executor.TRAINING_ARGS_KEY: {
+    vertex.TRAINING_ARGS_KEY: {
         "project": "my-project",
         "display_name": "penguins",
         "labels": {"cost": "research"},
@@ -50,15 +46,20 @@ CONFIG: dict[str, Any] = {
 
 def changed(**arguments: Any) -> dict[str, Any]:
     config = copy.deepcopy(CONFIG)
-    config[executor.TRAINING_ARGS_KEY] |= arguments
+    config[vertex.TRAINING_ARGS_KEY] |= arguments
     return config
 
 
 def made(config: dict[str, Any]) -> Any:
+    from google.cloud.aiplatform_v1.types import CustomJob
+
     return CustomJob(custom_job(vertex.distribution_of(config), "name", ["folder", "digest"]))
 
 
 def test_keys_are_those_of_tfx() -> None:
+    from tfx.extensions.google_cloud_ai_platform import constants
+    from tfx.extensions.google_cloud_ai_platform.trainer import executor
+
     for name in vertex.__all__:
         if name.endswith("_KEY"):
             theirs = getattr(constants, name, None) or getattr(executor, name)
@@ -66,13 +67,18 @@ def test_keys_are_those_of_tfx() -> None:
 
 
 def test_arguments_are_those_of_tfx_in_their_order() -> None:
+    from tfx.extensions.google_cloud_ai_platform.trainer import component
+
     theirs = list(inspect.signature(component.Trainer.__init__).parameters)
     assert list(inspect.signature(vertex.Trainer.__init__).parameters)[: len(theirs)] == theirs
 
 
 def test_custom_job_is_that_of_tfx_but_for_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.cloud.aiplatform_v1.types import CustomJob
+    from tfx.extensions.google_cloud_ai_platform.training_clients import VertexJobClient
+
     monkeypatch.setattr(VertexJobClient, "create_client", lambda self: None)
-    arguments = copy.deepcopy(CONFIG[executor.TRAINING_ARGS_KEY])
+    arguments = copy.deepcopy(CONFIG[vertex.TRAINING_ARGS_KEY])
     arguments.pop("project")
     theirs = CustomJob(
         VertexJobClient("europe-west4").create_training_job({}, {}, {}, "x", arguments, None, {})
@@ -101,10 +107,10 @@ def test_pools_become_chief_workers_and_parameter_servers() -> None:
 
 def test_specification_alone_and_the_old_keys_are_taken() -> None:
     config = {
-        executor.ENABLE_UCAIP_KEY: True,
-        executor.UCAIP_REGION_KEY: "us-central1",
-        executor.JOB_ID_KEY: "mine",
-        executor.TRAINING_ARGS_KEY: {"project": "p", "worker_pool_specs": [POOL]},
+        vertex.ENABLE_UCAIP_KEY: True,
+        vertex.UCAIP_REGION_KEY: "us-central1",
+        vertex.JOB_ID_KEY: "mine",
+        vertex.TRAINING_ARGS_KEY: {"project": "p", "worker_pool_specs": [POOL]},
     }
     job = made(config)
     assert job.display_name == "mine"
@@ -130,8 +136,8 @@ def test_component_carries_the_distribution_and_the_config() -> None:
     ("config", "message"),
     [
         (None, "'ai_platform_enable_vertex' must be True"),
-        ({**CONFIG, constants.ENABLE_VERTEX_KEY: False}, "which Google has shut down"),
-        ({**CONFIG, constants.VERTEX_REGION_KEY: None}, "must be the region"),
+        ({**CONFIG, vertex.ENABLE_VERTEX_KEY: False}, "which Google has shut down"),
+        ({**CONFIG, vertex.VERTEX_REGION_KEY: None}, "must be the region"),
         (changed(project=None), "as 'project'"),
         (changed(job_spec={"worker_pool_specs": []}), "TFX's own, its default, has none"),
         (changed(job_spec={"worker_pool_specs": [POOL] * 4}), "at most 3 worker pools"),

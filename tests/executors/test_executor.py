@@ -24,15 +24,17 @@ from tests.processes import tf_config
 # Exports twice, and leaves scalars as trainers of TensorFlow 2 and of TensorFlow 1 do.
 REPORTS = helpers.run_fn("""
     with tf.summary.create_file_writer(fn_args.model_run_dir + "/train").as_default():
-        for step, loss in enumerate([3.0, 2.0, 1.0]):
+        for step, loss in ((5, 3.0), (0, 2.0), (1, 1.0)):  # a second fit counts from 0 again
             tf.summary.scalar("loss", loss, step=step)
         tf.summary.scalar("broken", float("nan"), step=0)
         tf.summary.histogram("weights", [1.0, 2.0], step=0)
     with tf.compat.v1.Graph().as_default():
         with tf.compat.v1.summary.FileWriter(fn_args.model_run_dir) as writer:
-            value = tf.compat.v1.Summary.Value(tag="steps_per_s", simple_value=8.0)
-            writer.add_summary(tf.compat.v1.Summary(value=[value]), 1)
+            for tag in ("steps_per_s", "validation"):  # the latter is a property, too
+                value = tf.compat.v1.Summary.Value(tag=tag, simple_value=8.0)
+                writer.add_summary(tf.compat.v1.Summary(value=[value]), 1)
     export(fn_args.eval_model_dir)
+    tf.io.gfile.rmtree(fn_args.checkpoint_dir)  # as another run of the same key at its end
 """)
 
 
@@ -69,9 +71,9 @@ def test_describes_and_blesses_the_model(finished: Node) -> None:
     digest = hashlib.sha256(manifest).hexdigest()
     assert finished.model.get_string_custom_property("manifest_sha256") == digest
     assert "saved_model.pb" in json.loads(manifest)["files"]
+    assert json.loads(manifest)["inputs"].keys() >= {"code", "train_files"}
     assert finished.report()["passed"]
-    page = (finished.path("model_run") / "report.html").read_text()
-    assert page.startswith("<!doctype html")
+    assert (finished.path("model_run") / "report.html").read_text().startswith("<!doctype html")
 
 
 def test_scalars_become_properties_of_the_model(finished: Node) -> None:
@@ -84,12 +86,11 @@ def test_scalars_become_properties_of_the_model(finished: Node) -> None:
 def test_what_is_published_has_files_of_its_own(node: Node) -> None:
     source = """
     import os
-    import shutil
 
     def run_fn(fn_args):
         blobs = fn_args.custom_config["blobs"]
         export(blobs)
-        shutil.copytree(blobs, fn_args.serving_model_dir, copy_function=os.symlink)
+        os.symlink(blobs, fn_args.serving_model_dir)
     """
     del node.outputs["infra_blessing"]  # a pipeline may leave it out
     blobs = node.root / "blobs"
@@ -188,8 +189,7 @@ def test_output_is_kept_and_shown_at_its_level(
     for text in printed:
         assert f"\n{text}" in f"\n{shown.out}"
     for text in logged:
-        assert text in shown.out
-        assert text not in shown.err
+        assert text in shown.out and text not in shown.err
     assert "logged as warning" in shown.err
     assert "logged as warning" not in shown.out
     for text in (*printed, *logged, "by a graph", "logged as warning"):
@@ -210,8 +210,7 @@ def test_only_the_chief_publishes(
     monkeypatch.setenv("TF_CONFIG", config)
     node.run(helpers.run_fn("print('exports to', fn_args.serving_model_dir)"))
     assert node.names("model") == (["Format-Serving"] if publishes else [])
-    in_artifact = f"exports to {node.model.uri}" in helpers.kept_log(node.outputs)
-    assert in_artifact == publishes
+    assert (f"exports to {node.model.uri}" in helpers.kept_log(node.outputs)) == publishes
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from tfx.utils import path_utils
 from tfx_bsl.coders import tf_graph_record_decoder
 from tfx_bsl.public import tfxio
 
-from generic_trainer.cli import _one_pass
+from generic_trainer.cli import _run
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.executors._fn_args import FnArgs, make_fn_args
 from generic_trainer.executors._request import request_from_artifacts
@@ -69,16 +69,18 @@ def test_no_steps_means_no_limit(fn_args_for: Any) -> None:
 
 
 def test_a_run_of_one_pass_knows_its_steps_from_its_datasets(fn_args_for: Any) -> None:
-    fn_args = fn_args_for(make=_one_pass.make_fn_args)
+    fn_args = fn_args_for(make=_run.make_fn_args)
     options = tfxio.TensorFlowDatasetOptions(batch_size=5)
     make_dataset = fn_args.data_accessor.tf_dataset_factory
     make_dataset(fn_args.train_files, options._replace(num_epochs=1), helpers.read_schema())
     assert fn_args.train_steps is None  # the dataset ends by itself
-    make_dataset(fn_args.train_files, options, helpers.read_schema())
+    for size in (32, 5, 8):  # the smallest batches are those of fit
+        sized = options._replace(batch_size=size)
+        make_dataset(fn_args.train_files, sized, helpers.read_schema())
     assert (fn_args.train_steps, fn_args.eval_steps) == (7, None)
     make_dataset(fn_args.eval_files, options, helpers.read_schema())
     assert (fn_args.train_steps, fn_args.eval_steps) == (7, 2)
-    given = fn_args_for(make=_one_pass.make_fn_args, train_args='{"num_steps": 3}')
+    given = fn_args_for(make=_run.make_fn_args, train_args='{"num_steps": 3}')
     given.data_accessor.tf_dataset_factory(given.train_files, options, helpers.read_schema())
     assert given.train_steps == 3
 
@@ -102,6 +104,13 @@ def test_splits_of_several_spans(
 
 def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
     hyperparameters = {"space": [], "values": {"learning_rate": 0.1}}
+
+    def make_after_a_change(request: Any, export_dir: str) -> FnArgs:
+        made = make_fn_args(request, export_dir)
+        made.custom_config["epochs"].clear()
+        made.hyperparameters["values"].clear()
+        return make_fn_args(request, export_dir)
+
     (tmp_path / "hparams").mkdir()
     (tmp_path / "hparams" / "best.txt").write_text(json.dumps(hyperparameters))
     fn_args = fn_args_for(
@@ -113,7 +122,8 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
             "statistics": [helpers.write_statistics(tmp_path / "stats", {"train": 33, "eval": 9})],
             "extra_input_embeddings": [artifact_at("Examples", uri) for uri in "ab"],
         },
-        custom_config={"epochs": 3},
+        make=make_after_a_change,
+        custom_config={"epochs": [3]},
     )
     assert fn_args.schema_path == fn_args.schema_file == f"{tmp_path}/schema/schema.pbtxt"
     assert fn_args.transform_graph_path == fn_args.transform_output == "/graph"
@@ -122,7 +132,7 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
     # The statistics artifact is believed: nothing is counted.
     assert fn_args.num_examples == {"train": 33, "eval": 9}
     assert fn_args.extra_inputs == {"embeddings": ["a", "b"]}
-    assert fn_args.custom_config == {"epochs": 3}
+    assert fn_args.custom_config == {"epochs": [3]}
 
 
 def test_data_accessor_reads_the_examples(fn_args_for: Any) -> None:
@@ -175,18 +185,8 @@ class Lengths(tf_graph_record_decoder.TFGraphRecordDecoder):
         ({}, {"custom_config": [1]}, ConfigurationError, r"must be a dict, but got \[1\]"),
         ({}, {"module_file": None}, ConfigurationError, "name no user code"),
         ({}, {"distribution": "{1"}, ConfigurationError, "Distribution: expected a JSON object"),
-        (
-            {"schema": [artifact_at("Schema", "/nowhere")]},
-            {},
-            DataError,
-            "The input schema must be a directory with exactly one file, but /nowhere is not",
-        ),
-        (
-            {"base_model": [artifact_at("Model", uri) for uri in "ab"]},
-            {},
-            DataError,
-            r"base_model must be one artifact, but there are 2: \['a', 'b'\]",
-        ),
+        ({"schema": [artifact_at("Schema", "/nowhere")]}, {}, DataError, "but /nowhere is not"),
+        ({"base_model": [artifact_at("Model", u) for u in "ab"]}, {}, DataError, "there are 2: "),
     ],
 )
 def test_bad_inputs(

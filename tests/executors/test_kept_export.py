@@ -11,6 +11,7 @@ from tests.executors.conftest import Node
 
 # Counts its trainings in a file, and writes a metric.
 COUNTS = helpers.run_fn("""
+    fn_args.custom_config["units"].append("changed by run_fn")
     with open(fn_args.custom_config["counter"], "a") as file:
         file.write("trained ")
     print("trained, as the log says")
@@ -22,7 +23,8 @@ COUNTS = helpers.run_fn("""
 
 def run(node: Node, number: int, **properties: str) -> None:
     node.new_outputs(number)
-    node.run(COUNTS, custom_config={"counter": str(node.root / "counter")}, **properties)
+    config = {"counter": str(node.root / "counter"), "units": []}
+    node.run(COUNTS, custom_config=config, **properties)
 
 
 def fail(node: Node, number: int, signature: str) -> tuple[str, Path]:
@@ -37,6 +39,7 @@ def test_a_corrected_contract_publishes_what_was_trained(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, first = fail(node, 1, "predict")
+    assert "changed by run_fn" not in (first / "run.json").read_text()
     message, _ = fail(node, 2, "classify")
     assert f"The export in {first}, which this run checked instead of training" in message
     run(node, 3)

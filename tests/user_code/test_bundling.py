@@ -95,12 +95,10 @@ def test_digest_follows_edits_and_new_names_of_files_that_are_taken(project):
     first = project.bundle()
     project.write("neighbour.py", "VALUE = 2")
     assert project.bundle() == first
-    digests = {first.digest}
     project.write("layers/data.txt", "2")
-    digests.add(project.bundle().digest)
+    second = project.bundle()
     data.rename(data.with_name("renamed.txt"))
-    digests.add(project.bundle().digest)
-    assert len(digests) == 3
+    assert len({first.digest, second.digest, project.bundle().digest}) == 3
 
 
 def test_digest_does_not_depend_on_place_and_time(project, tmp_path):
@@ -125,14 +123,13 @@ def test_bundle_is_written_once_unless_it_is_damaged(project):
     assert [path.name for path in project.destination.iterdir()] == [bundle.name]
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        b"\xef\xbb\xbfimport helper\r\nNAME = '\xc3\xbc'\r\ndef run_fn(a):\r\n    return NAME\r\n",
-        b"# coding: latin-1\nimport helper\nNAME = '\xfc'\ndef run_fn(a):\n    return NAME\n",
-    ],
-    ids=["byte order mark and CRLF", "encoding cookie"],
-)
+ENCODED = [
+    b"\xef\xbb\xbfimport helper\r\nNAME = '\xc3\xbc'\r\ndef run_fn(a):\r\n    return NAME\r\n",
+    b"# coding: latin-1\nimport helper\nNAME = '\xfc'\ndef run_fn(a):\n    return NAME\n",
+]
+
+
+@pytest.mark.parametrize("source", ENCODED, ids=["byte order mark and CRLF", "encoding cookie"])
 def test_encodings(project, source):
     project.write("trainer.py", source, helper="")
     assert names(project.bundle()) == ["helper.py", "trainer.py"]
@@ -148,20 +145,19 @@ def test_links_are_followed_and_loops_are_not(project, tmp_path):
     assert names(project.bundle()) == ["helper.py", "layers/__init__.py", "trainer.py"]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("missing.py", "it does not exist"),
-        ("folder", "expected a Python file, found a folder"),
-        ("trainer.txt", 'expected a name that ends in ".py"'),
-        ("trainer.v2.py", "rename it to trainer_v2.py"),
-        ("pack/__init__.py", 'run_fn="package.function"'),
-        ("random.py", "'random' is a module of Python's standard library; rename the file"),
-    ],
-)
+NO_MODULES = [
+    ("missing.py", "it does not exist"),
+    ("folder", "expected a Python file, found a folder"),
+    ("trainer.txt", 'expected a name that ends in ".py"'),
+    ("trainer.v2.py", "rename it to trainer_v2.py"),
+    ("pack/__init__.py", 'run_fn="package.function"'),
+    ("random.py", "'random' is a module of Python's standard library; rename the file"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), NO_MODULES)
 def test_what_is_no_module_file(project, name, text):
-    existing = "trainer.txt", "trainer.v2.py", "random.py", "folder/x.py", "pack/__init__.py"
-    for path in existing:
+    for path in ("trainer.txt", "trainer.v2.py", "random.py", "folder/x.py", "pack/__init__.py"):
         project.write(path, RUN_FN)
     with pytest.raises(ModuleFileError) as error:
         project.bundle(name)
@@ -192,19 +188,19 @@ def test_missing_run_fn_is_found_without_running(project):
     assert "`def run_fn(fn_args)`" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "from helper import *",
-        "from helper import run_fn",
-        "import helper\nrun_fn = helper.run_fn",
-        "import helper\nglobals()['run_fn'] = helper.run_fn",
-        "import helper\ndef __getattr__(name):\n    return getattr(helper, name)",
-        "import helper\ndef f():\n    global run_fn\n    run_fn = helper.run_fn\nf()",
-        "import helper, sys\nsys.modules[__name__] = helper",
-        "exec('from helper import run_fn')",
-    ],
-)
+DEFINITIONS = [
+    "from helper import *",
+    "from helper import run_fn",
+    "import helper\nrun_fn = helper.run_fn",
+    "import helper\nglobals()['run_fn'] = helper.run_fn",
+    "import helper\ndef __getattr__(name):\n    return getattr(helper, name)",
+    "import helper\ndef f():\n    global run_fn\n    run_fn = helper.run_fn\nf()",
+    "import helper, sys\nsys.modules[__name__] = helper",
+    "exec('from helper import run_fn')",
+]
+
+
+@pytest.mark.parametrize("source", DEFINITIONS)
 def test_run_fn_may_be_defined_in_any_way(project, source):
     project.write("trainer.py", source + "\nimport helper")
     project.write("helper.py", RUN_FN)
@@ -224,13 +220,13 @@ def finish(spec, folder):
 EXPORT = 'export.export_eval_savedmodel(spec["estimator"], folder, None)'
 
 
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (EXPORT, r"tfma\.export\.export_eval_savedmodel"),
-        ("EvalSharedModel(estimator=spec, export_dir_base=folder)", r"tfma\.EvalSharedModel"),
-    ],
-)
+REMOVED = [
+    (EXPORT, r"tfma\.export\.export_eval_savedmodel"),
+    ("EvalSharedModel(estimator=spec, export_dir_base=folder)", r"tfma\.EvalSharedModel"),
+]
+
+
+@pytest.mark.parametrize(("call", "name"), REMOVED)
 def test_what_model_analysis_no_longer_has_is_found_before_training(tmp_path, call, name):
     path = tmp_path / "converted.py"
     path.write_text(CONVERTED.format("", call))
@@ -238,15 +234,15 @@ def test_what_model_analysis_no_longer_has_is_found_before_training(tmp_path, ca
         bundle_module_file(str(path), str(tmp_path / "bundles"))
 
 
-@pytest.mark.parametrize(
-    ("before", "call"),
-    [
-        ("if folder: ", EXPORT),
-        ("return lambda: ", EXPORT),
-        ("", "EvalSharedModel(model_path=folder)"),
-        ("", "default_eval_shared_model(folder)"),
-    ],
-)
+POSSIBLE = [
+    ("if folder: ", EXPORT),
+    ("return lambda: ", EXPORT),
+    ("", "EvalSharedModel(model_path=folder)"),
+    ("", "default_eval_shared_model(folder)"),
+]
+
+
+@pytest.mark.parametrize(("before", "call"), POSSIBLE)
 def test_calls_that_may_work_or_never_happen_are_packed(tmp_path, before, call):
     path = tmp_path / "converted.py"
     path.write_text(CONVERTED.format(before, call))

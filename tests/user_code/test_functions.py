@@ -45,12 +45,8 @@ def read():
 
 
 PACKAGE_FILES = [
-    "userhelper.py",
-    "userpackage/__init__.py",
-    "userpackage/models/__init__.py",
-    "userpackage/models/dense.py",
-    "userpackage/sizes.py",
-    "userpackage/sizes.txt",
+    *("userhelper.py", "userpackage/__init__.py", "userpackage/models/__init__.py"),
+    *("userpackage/models/dense.py", "userpackage/sizes.py", "userpackage/sizes.txt"),
 ]
 
 
@@ -70,16 +66,16 @@ def test_missing_function(source, tmp_path, module):
     with pytest.raises(ModuleFileError) as error:
         bundle_function(f"{module}.trian", str(tmp_path / "bundles"))
     path = module.replace(".", "/")
-    assert f"{source}/{path}.py does not define 'trian'" in str(error.value)
-    assert "did you mean 'train'?" in str(error.value)
+    assert f"{source}/{path}.py does not define 'trian' (did you mean 'train'?)" in str(error.value)
 
 
 def test_missing_module(source, tmp_path):
     code = bundle_function("userpackage.models.desne.train", str(tmp_path / "bundles"))
-    with pytest.raises(ModuleFileError) as error:
+    expected = (
+        r"No module named 'userpackage\.models\.desne'[^$]* no such module: check the spelling"
+    )
+    with pytest.raises(ModuleFileError, match=expected):
         run(code)
-    assert "No module named 'userpackage.models.desne'" in str(error.value)
-    assert "has no such module: check the spelling" in str(error.value)
 
 
 def test_module_written_a_moment_ago(source, tmp_path):

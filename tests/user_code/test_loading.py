@@ -81,10 +81,8 @@ def test_the_bundle_runs_and_not_what_was_edited_since(project, import_path):
 
 
 def test_everything_is_put_back(project, import_path, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "helper.py").write_text("V = 'of the pipeline'")
-    import_path(other)
+    (tmp_path / "helper.py").write_text("V = 'of the pipeline'")
+    import_path(tmp_path)
     import helper
 
     source = """
@@ -202,17 +200,17 @@ def with_byte(content: bytes, position: int, byte: int) -> bytes:
     return content[:position] + bytes([byte]) + content[position + 1 :]
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        (zipped({"a": "", "a/b.py": ""}), "cannot be unpacked into "),
-        (zipped({"a" * 300: "", "trainer.py": ""}), "cannot be unpacked into .*name too long"),
-        (damaged(zipfile.ZIP_LZMA), "cannot be read: "),
-        (damaged(zipfile.ZIP_DEFLATED), "cannot be read: "),
-        (with_byte(with_byte(GOOD, HEAD + 8, 77), DIRECTORY + 10, 77), "not supported"),
-        (with_byte(with_byte(GOOD, HEAD + 6, 1), DIRECTORY + 8, 1), "encrypted"),
-    ],
-)
+HOSTILE = [
+    (zipped({"a": "", "a/b.py": ""}), "cannot be unpacked into "),
+    (zipped({"a" * 300: "", "trainer.py": ""}), "cannot be unpacked into .*name too long"),
+    (damaged(zipfile.ZIP_LZMA), "cannot be read: "),
+    (damaged(zipfile.ZIP_DEFLATED), "cannot be read: "),
+    (with_byte(with_byte(GOOD, HEAD + 8, 77), DIRECTORY + 10, 77), "not supported"),
+    (with_byte(with_byte(GOOD, HEAD + 6, 1), DIRECTORY + 8, 1), "encrypted"),
+]
+
+
+@pytest.mark.parametrize(("content", "told"), HOSTILE)
 def test_hostile_bundle(tmp_path, content, told):
     path = tmp_path / "trainer.zip"
     path.write_bytes(content)

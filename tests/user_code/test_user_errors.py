@@ -113,9 +113,7 @@ def test_the_error_quotes_the_line_and_names_a_remedy(project, case):
         project.run()
     message = str(error.value)
     assert line is None or quoted(project, *line) in message
-    assert [
-        part for part in parts if part.replace("{folder}", str(project.folder)) not in message
-    ] == []
+    assert not [p for p in parts if p.replace("{folder}", str(project.folder)) not in message]
 
 
 @pytest.mark.parametrize("then", ["left", "removed", "edited"])
@@ -135,56 +133,55 @@ def test_tracebacks_show_the_packed_lines_under_the_users_path(project, then):
     assert then == "edited" or line in traceback_text
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("def run_fn():\n    pass", "run_fn()"),
-        ("def run_fn(a, b):\n    pass", "run_fn(a, b)"),
-        ("def run_fn(*, fn_args):\n    pass", "run_fn(*, fn_args)"),
-        ("async def run_fn(fn_args):\n    pass", "run_fn as an async function or a generator"),
-        ("def run_fn(fn_args):\n    yield", "run_fn as an async function or a generator"),
-        ("run_fn = None", "run_fn = None"),
-        ("run_fn = 'trainer'", "run_fn = 'trainer'"),
-    ],
-)
+WRONG = [
+    ("def run_fn():\n    pass", "run_fn()"),
+    ("def run_fn(a, b):\n    pass", "run_fn(a, b)"),
+    ("def run_fn(*, fn_args):\n    pass", "run_fn(*, fn_args)"),
+    ("async def run_fn(fn_args):\n    pass", "run_fn as an async function or a generator"),
+    ("def run_fn(fn_args):\n    yield", "run_fn as an async function or a generator"),
+    ("run_fn = None", "run_fn = None"),
+    ("run_fn = 'trainer'", "run_fn = 'trainer'"),
+]
+
+
+@pytest.mark.parametrize(("source", "found"), WRONG)
 def test_wrong_signature(project, source, found):
     project.write("trainer.py", f"# line 1\n{source}\n")
     with pytest.raises(ModuleFileError) as error:
         project.run()
     message = str(error.value)
-    assert "expected a function that takes one argument, run_fn(fn_args)" in message
-    assert f"found {found}" in message
+    assert f"a function that takes one argument, run_fn(fn_args); found {found}" in message
     if found.endswith(")"):
         assert message.startswith(f"{project.folder / 'trainer.py'}: line 2: ")
     elif "def" in source:
         assert quoted(project, "trainer.py", 2, "", source.partition("\n")[0]) in message
 
 
-@pytest.mark.parametrize(
-    "later",
-    [
-        "if run_fn:\n    from os import getcwd as run_fn",
-        "run_fn = lambda fn_args: 1",
-        "def run_fn(fn_args):\n    pass",
-    ],
-)
+REPLACED = [
+    "if run_fn:\n    from os import getcwd as run_fn",
+    "run_fn = lambda fn_args: 1",
+    "def run_fn(fn_args):\n    pass",
+]
+
+
+@pytest.mark.parametrize("later", REPLACED)
 def test_a_definition_that_may_be_replaced_is_accepted_before_the_run(project, later):
     project.write("trainer.py", f"def run_fn():\n    pass\n{later}")
     project.bundle()
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def run_fn(anything):\n    return 1",
-        "def run_fn(fn_args, verbose=False):\n    return 1",
-        "def run_fn(*args, **kwargs):\n    return 1",
-        "run_fn = lambda fn_args: 1",
-        "class Trainer:\n    def __call__(self, fn_args):\n        return 1\nrun_fn = Trainer()",
-        "import functools\nrun_fn = functools.partial(lambda units, fn_args: units, 1)",
-        "from tensorflow import function\n@function\ndef run_fn(fn_args):\n    return 1",
-    ],
-)
+CALLABLES = [
+    "def run_fn(anything):\n    return 1",
+    "def run_fn(fn_args, verbose=False):\n    return 1",
+    "def run_fn(*args, **kwargs):\n    return 1",
+    "run_fn = lambda fn_args: 1",
+    "class Trainer:\n    def __call__(self, fn_args):\n        return 1\nrun_fn = Trainer()",
+    "import functools\nrun_fn = functools.partial(lambda units, fn_args: units, 1)",
+    "from tensorflow import function\n@function\ndef run_fn(fn_args):\n    return 1",
+]
+
+
+@pytest.mark.parametrize("source", CALLABLES)
 def test_any_callable_of_one_argument_is_taken(project, source):
     project.write("trainer.py", source)
     assert project.run() == 1
