@@ -2,8 +2,8 @@
 # STACK=baseline|current|core, PYTHON=..., VENV=... and ARGS="..." can be given to any of them.
 # Processes that share the tests; each takes up to 3 GB. WORKERS=0 runs them in one, for -s and --pdb.
 # A file of default tests stays in one process, as its fixtures train models, but for a few long
-# files; slow tests go to whoever is free, but for those of Ray, which share a cluster
-# (tests/conftest.py).
+# files; slow tests go to whoever is free, but for those that share a cluster of Ray or a run of the
+# penguin pipeline (tests/conftest.py).
 WORKERS ?= 2
 VENV ?= .venv
 PY := $(VENV)/bin/python

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,9 +21,11 @@ from tests.launchers import engines
 
 # Files of default tests that take minutes, and whose tests may run in any process.
 SHARE_NOTHING = {
-    f"tests/training/resume/test_{name}.py"
-    for name in ("exactness", "other_callbacks", "resume_callbacks")
+    f"tests/training/resume/test_{name}.py" for name in ("other_callbacks", "resume_callbacks")
 }
+
+# Slow tests that share a cluster of Ray, or a run of the penguin pipeline, which takes a minute.
+SHARED = re.compile(r"ray|test_penguin(?!.*beam)")
 
 # Before TensorFlow is imported: its start-up chatter would hide what a test has to say.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -117,10 +120,10 @@ def changed_rooms(tag: str) -> set[str]:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Says which tests stay in one process; see the Makefile.
 
-    All slow tests of Ray do: two clusters at once do not come up on two cores. Of default tests,
-    those of a file do, but for files that take minutes and share nothing: the other processes would
-    wait for their end. What `--dist loadgroup` is for does not work with pytest 9.2 and
-    pytest-xdist 3.8.
+    All slow tests of Ray do, as two clusters at once do not come up on two cores, and those that
+    look at the same run of the penguin pipeline. Of default tests, those of a file do, but for
+    files that take minutes and share nothing: the other processes would wait for their end. What
+    `--dist loadgroup` is for does not work with pytest 9.2 and pytest-xdist 3.8.
     """
     dist = config.getoption("dist")
     if dist not in ("loadfile", "loadscope"):
@@ -130,7 +133,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if dist == "loadscope":
-                return "ray" if "ray" in nodeid.lower() else nodeid
+                shared = SHARED.search(nodeid.lower())
+                return shared[0] if shared else nodeid
             file = nodeid.partition("::")[0]
             return nodeid if file in SHARE_NOTHING else file
 

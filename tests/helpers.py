@@ -114,7 +114,8 @@ def write_statistics(directory: Path, counts: dict[str, int]) -> types.Artifact:
         folder = directory / f"Split-{split}"
         folder.mkdir(parents=True)
         statistics = statistics_pb2.DatasetFeatureStatisticsList()
-        statistics.datasets.add().num_examples = count
+        for number in (count - 1, count):  # of a slice, and of all
+            statistics.datasets.add().num_examples = number
         (folder / "FeatureStats.pb").write_bytes(statistics.SerializeToString())
     return artifact_at("ExampleStatistics", directory, counts)
 

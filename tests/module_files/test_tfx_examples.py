@@ -33,7 +33,10 @@ def link_taxi_trips(folder: Path) -> None:
     [
         ("penguin", write_penguins, "saved_model.pb"),
         ("taxi", link_taxi_trips, "saved_model.pb"),
-        ("mnist", write_digits, "saved_model.pb"),
+        pytest.param(
+            *("mnist", write_digits, "saved_model.pb"),
+            marks=pytest.mark.campaign("data", "executors", "user_code"),
+        ),
         ("sklearn", write_penguins, "model.pkl"),
     ],
 )

@@ -7,7 +7,12 @@ from typing import Any
 from ml_metadata.metadata_store import metadata_store
 from ml_metadata.proto import metadata_store_pb2
 from tfx import types
-from tfx import v1 as tfx
+from tfx.components import Pusher
+from tfx.dsl.components.common.importer import Importer
+from tfx.orchestration.local.local_dag_runner import LocalDagRunner
+from tfx.orchestration.metadata import sqlite_metadata_connection_config
+from tfx.orchestration.pipeline import Pipeline
+from tfx.proto.pusher_pb2 import PushDestination
 from tfx.types import standard_artifacts
 
 from generic_trainer import GenericTrainer
@@ -20,15 +25,15 @@ _SPLITS = '["train", "eval"]'
 
 def imported(
     name: str, artifact_type: type[types.Artifact], uri: object, **properties: Any
-) -> tfx.dsl.Importer:
+) -> Importer:
     """Returns a node whose output `result` is an artifact that lies outside of the pipeline."""
-    importer = tfx.dsl.Importer(
+    importer = Importer(
         source_uri=str(uri), artifact_type=artifact_type, properties=properties or None
     )
     return importer.with_id(name)
 
 
-def imported_examples(uri: object) -> tfx.dsl.Importer:
+def imported_examples(uri: object) -> Importer:
     """Returns the node `Examples`, with the splits train and eval."""
     return imported("Examples", standard_artifacts.Examples, uri, split_names=_SPLITS)
 
@@ -49,32 +54,33 @@ def with_all_inputs(root: Path, examples: str, **arguments: Any) -> list[Any]:
     return [source, statistics, embeddings, trainer]
 
 
-def pusher(trainer: GenericTrainer, directory: Path) -> tfx.components.Pusher:
+def pusher(trainer: GenericTrainer, directory: Path) -> Pusher:
     """Returns a node that copies each model that passed into a numbered folder of `directory`."""
-    filesystem = tfx.proto.PushDestination.Filesystem(base_directory=str(directory))
-    return tfx.components.Pusher(
+    filesystem = PushDestination.Filesystem(base_directory=str(directory))
+    return Pusher(
         model=trainer.outputs["model"],
         infra_blessing=trainer.outputs["infra_blessing"],
-        push_destination=tfx.proto.PushDestination(filesystem=filesystem),
+        push_destination=PushDestination(filesystem=filesystem),
     )
 
 
-def of_nodes(root: Path, nodes: Sequence[Any], name: str = "small") -> tfx.dsl.Pipeline:
+def of_nodes(root: Path, nodes: Sequence[Any], name: str = "small") -> Pipeline:
     """Returns the pipeline of some nodes, which caches and keeps its metadata below `root`."""
     (root / "metadata").mkdir(parents=True, exist_ok=True)
-    connection = tfx.orchestration.metadata.sqlite_metadata_connection_config
-    return tfx.dsl.Pipeline(
+    return Pipeline(
         pipeline_name=name,
         pipeline_root=str(root / name),
         components=list(nodes),
         enable_cache=True,
-        metadata_connection_config=connection(str(root / "metadata" / "metadata.sqlite")),
+        metadata_connection_config=sqlite_metadata_connection_config(
+            str(root / "metadata" / "metadata.sqlite")
+        ),
     )
 
 
 def build(
     root: Path, examples: object, *, name: str = "small", **trainer_arguments: Any
-) -> tfx.dsl.Pipeline:
+) -> Pipeline:
     """Returns the pipeline Examples → GenericTrainer.
 
     Args:
@@ -90,7 +96,7 @@ def build(
 
 def run_local(root: Path, examples: object, **arguments: Any) -> None:
     """Runs `build(root, examples, **arguments)` under LocalDagRunner."""
-    tfx.orchestration.LocalDagRunner().run(build(root, examples, **arguments))
+    LocalDagRunner().run(build(root, examples, **arguments))
 
 
 class Store:

@@ -17,26 +17,18 @@ def run_fn(fn_args):
 """
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(("small", "small"), id="one pipeline"),
-        pytest.param(("first", "second"), id="two pipelines", marks=pytest.mark.slow),
-    ],
-)
-def test_two_processes_share_a_metadata_store(
-    names: tuple[str, str], examples: str, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_two_processes_share_a_metadata_store(examples: str, tmp_path: Path) -> None:
     module_file = helpers.write_module(tmp_path, processes.GATE + SOURCE)
     with processes.Gate() as gate:
         runs = [
             processes.start(
                 run_factor,
-                *(tmp_path, examples, module_file, name, factor),
+                *(tmp_path, examples, module_file, factor),
                 output_file=tmp_path / f"output-{factor}",
                 gate=gate,
             )
-            for name, factor in zip(names, (3.0, 5.0), strict=True)
+            for factor in (3.0, 5.0)
         ]
         for run in runs:
             gate.wait_for(run)
@@ -47,5 +39,5 @@ def test_two_processes_share_a_metadata_store(
     assert sorted(helpers.scores_of(model, 1.0) for model in models) == [[3.0], [5.0]]
 
 
-def run_factor(root: Path, examples: str, module_file: str, name: str, factor: float) -> None:
-    run_local(root, examples, name=name, module_file=module_file, custom_config={"factor": factor})
+def run_factor(root: Path, examples: str, module_file: str, factor: float) -> None:
+    run_local(root, examples, module_file=module_file, custom_config={"factor": factor})

@@ -16,6 +16,7 @@ from tests import helpers, operations
 from tests.orchestrators import processes
 from tests.orchestrators.small_pipeline import Store, run_local
 
+CAMPAIGN = pytest.mark.campaign("_run", "components", "executors")
 WAITS_IN_TRAINING = helpers.run_fn('print("training goes on")\nwait_at_gate()')
 WAITS_IN_EXPORT = """
 def run_fn(fn_args):
@@ -105,12 +106,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(root)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(WAITS_IN_TRAINING, id="training", marks=pytest.mark.slow),
+        pytest.param(WAITS_IN_TRAINING, id="training", marks=CAMPAIGN),
         pytest.param(WAITS_IN_EXPORT, id="export"),
-        pytest.param(WAITS_IN_PUBLISHING, id="publishing", marks=pytest.mark.slow),
+        pytest.param(WAITS_IN_PUBLISHING, id="publishing", marks=CAMPAIGN),
     ],
 )
 def test_killed_run_leaves_no_model_and_the_next_one_publishes_and_cleans_up(

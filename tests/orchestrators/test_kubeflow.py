@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from tfx import v1 as tfx
+from tfx.orchestration.data_types import RuntimeParameter
 
-from pipelines.penguin import create_pipeline
 from pipelines.penguin_data import write_penguin_csv
 from tests import helpers
 from tests.house import ROOT
 from tests.orchestrators import small_pipeline
 
 pytest.importorskip("kfp", reason="needs the extra kfp")
+
+from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner as kubeflow
 
 from tests.orchestrators.kubeflow_cluster import Cluster
 
@@ -39,7 +40,6 @@ def dataset(fn_args):
         yield batch.num_rows
 """
 
-KUBEFLOW = tfx.orchestration.experimental
 VALUES = {"train-args": '{"num_steps": 3}', "custom-config": '{"units": 16}'}
 
 
@@ -61,21 +61,20 @@ def test_walks_with_an_import_path_and_the_newer_schema(
 ) -> None:
     write_code(tmp_path / "code")
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
-    parameter = tfx.dsl.experimental.RuntimeParameter
     nodes = small_pipeline.with_all_inputs(
         tmp_path,
         examples,
-        train_args=parameter(name="train-args", ptype=str),
-        custom_config=parameter(name="custom-config", ptype=str),
+        train_args=RuntimeParameter(name="train-args", ptype=str),
+        custom_config=RuntimeParameter(name="custom-config", ptype=str),
         run_fn="trainer.run_fn",
     )
     pusher = small_pipeline.pusher(nodes[-1], tmp_path / "serving")
     pipeline = small_pipeline.of_nodes(tmp_path, [*nodes, pusher])
     # To a file, as a user compiles it.
-    config = KUBEFLOW.KubeflowV2DagRunnerConfig(
+    config = kubeflow.KubeflowV2DagRunnerConfig(
         default_image="registry/image:1", use_pipeline_spec_2_1=True
     )
-    runner = KUBEFLOW.KubeflowV2DagRunner(config, str(tmp_path), "pipeline.json")
+    runner = kubeflow.KubeflowV2DagRunner(config, str(tmp_path), "pipeline.json")
     runner.run(pipeline, parameter_values=VALUES)
     job = json.loads((tmp_path / "pipeline.json").read_text())
     # The cluster has the bucket and the image, not the machine of whoever compiled.
@@ -96,6 +95,8 @@ def test_walks_with_an_import_path_and_the_newer_schema(
 
 @pytest.mark.campaign("components", "executors")  # twice all steps, a process each: minutes
 def test_second_job_starts_from_the_model_that_the_first_has_pushed(tmp_path: Path) -> None:
+    from pipelines.penguin import create_pipeline
+
     write_penguin_csv(tmp_path / "data")
     shutil.copytree(ROOT / "module_files", tmp_path / "code")
     pipeline = create_pipeline(
@@ -106,8 +107,8 @@ def test_second_job_starts_from_the_model_that_the_first_has_pushed(tmp_path: Pa
         train_steps=100,
         warm_start=True,
     )
-    config = KUBEFLOW.KubeflowV2DagRunnerConfig(default_image="image")
-    job = KUBEFLOW.KubeflowV2DagRunner(config).run(pipeline, write_out=False)
+    config = kubeflow.KubeflowV2DagRunnerConfig(default_image="image")
+    job = kubeflow.KubeflowV2DagRunner(config).run(pipeline, write_out=False)
     shutil.rmtree(tmp_path / "code")
     cluster = Cluster(tmp_path / "bucket")
 

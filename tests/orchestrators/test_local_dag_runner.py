@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tfx import v1 as tfx
+from tfx.orchestration.local.local_dag_runner import LocalDagRunner
 
 from tests import helpers
 from tests.orchestrators import small_pipeline
@@ -50,7 +50,7 @@ def test_inputs_arrive_and_metrics_reach_the_store(examples: str, tmp_path: Path
     (tmp_path / "embeddings").mkdir()
     module_file = helpers.write_module(tmp_path, ECHO)
     nodes = small_pipeline.with_all_inputs(tmp_path, examples, module_file=module_file)
-    tfx.orchestration.LocalDagRunner().run(small_pipeline.of_nodes(tmp_path, nodes))
+    LocalDagRunner().run(small_pipeline.of_nodes(tmp_path, nodes))
     (path,) = tmp_path.glob("**/echo.json")
     echo = json.loads(path.read_text())
     assert echo["num_examples"] == {"train": 32, "eval": 8}
