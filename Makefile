@@ -8,6 +8,8 @@ WORKERS ?= 2
 VENV ?= .venv
 PY := $(VENV)/bin/python
 export VENV STACK PYTHON
+# Images of containers often set this. Without bytecode each `import tfx` takes 9 s longer.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup pipeline notebook test test-slow campaigns test-all lint types docs format ci constraints clean
