@@ -65,10 +65,10 @@ def test_drained_node_costs_no_step(hosts: Hosts, legacy: str) -> None:
     name, go = with_package(hosts, f"drained{legacy}"), hosts.folder / f"go{legacy}"
     with hosts.drive(name, TRAINS, custom_config={"go": str(go)}, **wanted) as process:
         started = hosts.folder / name / "model_run/1/progress-chief.jsonl"
-        wait_until(lambda: started.exists() and '"step": ' in started.read_text(), timeout_s=300)
+        assert wait_until(lambda: started.exists() and '"step": ' in started.read_text(), 300)
         host = hosts.host_that_trains()
-        hosts.drain(host, 60)
-        assert wait_until(lambda: "preempted in epoch" in hosts.log(name), timeout_s=99)
+        hosts.drain(host, 180)
+        assert wait_until(lambda: "preempted in epoch" in hosts.log(name), 200), hosts.log(name)
         go.touch()
         assert process.wait(400) == 0, hosts.log(name)
     drained = hosts.log(name)
