@@ -29,6 +29,7 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief, is_one_of_several, this_task
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.estimator._endless import refusing_endless
 from generic_trainer.training import distributed, keras_2_unconverted
 
 _TRAIN, _EVAL = "train", "eval"  # tf.estimator.ModeKeys
@@ -55,13 +56,14 @@ def as_slot() -> Iterator[None]:
 def extend(module: ModuleType, user_context: Callable[[], Any]) -> None:
     """Makes the functions of a module of `tensorflow_estimator` work on several workers.
 
-    Those that call the user's functions do so in `user_context`, and keep AutoGraph away from the
+    What would never end is refused. Those that call the user's functions do so in `user_context`, and keep AutoGraph away from the
     code of Keras 2.
     """
     functions: dict[str, Callable[..., Any]]
     match module.__name__.rpartition(".")[2]:
         case "training":
             owner, functions = module, {"train_and_evaluate": _train_and_evaluate}
+            module.train_and_evaluate = refusing_endless(module.train_and_evaluate)
         case "run_config":
             owner = module.RunConfig
             functions = {internals.ESTIMATOR_INIT_CLUSTER.name: _init_cluster}

@@ -77,6 +77,33 @@ def test_train_and_evaluate_exports(tmp_path: Path) -> None:
     np.testing.assert_allclose(outputs["y"].numpy(), [[1.5], [-3.0]])
 
 
+def stopping_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+    hooks = [tf.compat.v1.train.StopAtStepHook(4)]
+    return line_fn(features, labels, mode, params)._replace(training_hooks=hooks)
+
+
+def test_only_what_would_never_end_is_refused() -> None:
+    def once() -> Any:
+        return input_fn(1)
+
+    TrainSpec, evaluate = estimator.TrainSpec, estimator.EvalSpec(input_fn, steps=1)
+    with pytest.raises(ConfigurationError, match="TrainSpec.input_fn. returns .* repeats forever"):
+        estimator.train_and_evaluate(one_weight(), TrainSpec(input_fn), evaluate)
+    with pytest.raises(ConfigurationError, match="EvalSpec.input_fn. returns .* repeats forever"):
+        estimator.train_and_evaluate(
+            one_weight(), TrainSpec(input_fn, 2), estimator.EvalSpec(input_fn, None)
+        )
+    by_itself = estimator.Estimator(stopping_fn, params={"rate": 0.1})
+    hooks = [tf.compat.v1.train.StopAtStepHook(4)]
+    for trained, *specs in (
+        (one_weight(), TrainSpec(input_fn, hooks=hooks), evaluate),
+        (by_itself, TrainSpec(input_fn), evaluate),
+        (estimator.LinearClassifier(columns()), TrainSpec(once), estimator.EvalSpec(once, None)),
+    ):
+        metrics, _ = estimator.train_and_evaluate(trained, *specs)
+        assert metrics["global_step"] == 4
+
+
 def premade() -> dict[str, Callable[[], Any]]:
     hidden = {"hidden_units": [4], "feature_columns": columns()}
     both = {

@@ -108,6 +108,7 @@ class EstimatorController:
         self._model_dir = os.path.join(self._folder.path, "model")
         os.makedirs(self._model_dir)  # TensorFlow makes it only on the chief, and all workers save
         self._estimator = _rebuilt(estimator, self._model_dir, run)
+        tf_estimator.refuse_endless(self._estimator, eval_spec, "steps")
         self._receivers = dict(serving_input_receiver_fns)
         self._on_stop = functools.partial(context.set_stop_requested, True)
         self._training = Training(self._train, on_stop=self._on_stop)

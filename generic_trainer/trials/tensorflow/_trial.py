@@ -111,6 +111,11 @@ class TensorFlowController:
             self._counted = tf1.get_collection(tf1.GraphKeys.METRIC_VARIABLES)
             self._session = tf1.Session(config=trial.session_config())
             self._session.run(initialise)
+            if self._session.run(validation.cardinality()) == tf.data.INFINITE_CARDINALITY:
+                raise ModuleFileError(
+                    f"{LOADERS}: the validation Dataset repeats forever, so a validation would "
+                    "never end. Return one that ends."
+                )
             if run.checkpoint_dir is not None:
                 self._restore(run.checkpoint_dir)
             distributed.start_session_alike(self._session)
