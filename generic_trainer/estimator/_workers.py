@@ -56,8 +56,8 @@ def as_slot() -> Iterator[None]:
 def extend(module: ModuleType, user_context: Callable[[], Any]) -> None:
     """Makes the functions of a module of `tensorflow_estimator` work on several workers.
 
-    What would never end is refused. Those that call the user's functions do so in `user_context`, and keep AutoGraph away from the
-    code of Keras 2.
+    What would never end is refused. Those that call the user's functions do so in `user_context`,
+    and keep AutoGraph away from the code of Keras 2.
     """
     functions: dict[str, Callable[..., Any]]
     match module.__name__.rpartition(".")[2]:

@@ -87,9 +87,9 @@ def test_only_what_would_never_end_is_refused() -> None:
         return input_fn(1)
 
     TrainSpec, evaluate = estimator.TrainSpec, estimator.EvalSpec(input_fn, steps=1)
-    with pytest.raises(ConfigurationError, match="TrainSpec.input_fn. returns .* repeats forever"):
+    with pytest.raises(ConfigurationError, match=r"TrainSpec\(input_fn\) .* repeats forever"):
         estimator.train_and_evaluate(one_weight(), TrainSpec(input_fn), evaluate)
-    with pytest.raises(ConfigurationError, match="EvalSpec.input_fn. returns .* repeats forever"):
+    with pytest.raises(ConfigurationError, match=r"EvalSpec\(input_fn\) .* repeats forever"):
         estimator.train_and_evaluate(
             one_weight(), TrainSpec(input_fn, 2), estimator.EvalSpec(input_fn, None)
         )

@@ -244,9 +244,19 @@ def _rebuilt(estimator: Any, model_dir: str, run: TrialRun) -> Any:
         train_distribute=None,
         eval_distribute=None,
     )
-    return tf_estimator.Estimator(
+    rebuilt = tf_estimator.Estimator(
         internals.ESTIMATOR_MODEL_FN.of(estimator),
         config=config,
         params=estimator.params or None,
         warm_start_from=internals.ESTIMATOR_WARM_START.of(estimator),
     )
+    call_model_fn = internals.ESTIMATOR_CALL_MODEL_FN.of(rebuilt)
+
+    def with_saver(*args: Any, **named: Any) -> Any:
+        spec = call_model_fn(*args, **named)
+        if spec.scaffold.saver is not None:  # of Keras models, for example: `Training` looks here
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, spec.scaffold.saver)
+        return spec
+
+    internals.ESTIMATOR_CALL_MODEL_FN.set(rebuilt, with_saver)
+    return rebuilt

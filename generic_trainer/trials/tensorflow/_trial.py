@@ -111,7 +111,8 @@ class TensorFlowController:
             self._counted = tf1.get_collection(tf1.GraphKeys.METRIC_VARIABLES)
             self._session = tf1.Session(config=trial.session_config())
             self._session.run(initialise)
-            if self._session.run(validation.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            number = self._session.run(validation.cardinality())
+            if self._metrics["validation"] and number == tf.data.INFINITE_CARDINALITY:
                 raise ModuleFileError(
                     f"{LOADERS}: the validation Dataset repeats forever, so a validation would "
                     "never end. Return one that ends."

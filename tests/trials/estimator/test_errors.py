@@ -2,7 +2,7 @@
 
 import pytest
 
-from generic_trainer.errors import ExportError, ModuleFileError
+from generic_trainer.errors import ConfigurationError, ExportError, ModuleFileError
 from generic_trainer.estimator import tf
 from generic_trainer.trials.errors import CheckFailedError
 from tests.trials.by_hand import config
@@ -58,10 +58,17 @@ def test_data_that_are_wrapped_and_cached(open_trial, tmp_path):
         open_trial(Both, config={"data_layer": layer}).train(1)
 
 
-def test_a_validation_without_a_record_is_no_best_one(open_trial):
-    class Empty(OneWeight):
+@pytest.mark.parametrize(
+    ("count", "error", "message"),
+    [
+        (0, ModuleFileError, "the validation data have no batch"),
+        (None, ConfigurationError, "repeats forever"),
+    ],
+)
+def test_a_validation_has_some_batches_and_not_all(open_trial, count, error, message):
+    class Repeated(OneWeight):
         def build_validation_spec(self):
-            return tf.estimator.EvalSpec(lambda: examples().take(0).batch(2), steps=None)
+            return tf.estimator.EvalSpec(lambda: examples().batch(2).repeat(count), steps=None)
 
-    with pytest.raises(ModuleFileError, match="the validation data have no batch"):
-        open_trial(Empty).validate()
+    with pytest.raises(error, match=message):
+        open_trial(Repeated).validate()
