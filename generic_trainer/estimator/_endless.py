@@ -9,12 +9,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from generic_trainer._core import internals
 from generic_trainer.errors import ConfigurationError
 
-_HOOKS = "training_hooks", "training_chief_hooks", "evaluation_hooks"
+_LISTENERS = "saving_listeners"  # of a TrainSpec alone
 
 
 def refusing_endless(train_and_evaluate: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,19 +35,20 @@ def refuse_endless(estimator: Any, spec: Any, limit: str) -> None:
         spec: a TrainSpec or EvalSpec.
         limit: its field with the number of steps.
     """
-    stops = spec.hooks or getattr(spec, "saving_listeners", ())
-    mode = "train" if limit == "max_steps" else "eval"
-    if getattr(spec, limit) is None and not stops and _is_endless(estimator, spec.input_fn, mode):
+    if getattr(spec, limit, True) is not None or spec.hooks or getattr(spec, _LISTENERS, None):
+        return
+    if _is_endless(estimator, spec.input_fn, "train" if limit == "max_steps" else "eval"):
         raise ConfigurationError(
             f"{type(spec).__name__}(input_fn) returns a dataset that repeats forever, and neither "
-            f"{limit} nor a hook ends it. Pass {limit} (the component's numbers are "
-            "fn_args.train_steps and fn_args.eval_steps, those of `generic-trainer run` "
-            "--train-steps and --eval-steps), or let the dataset end."
+            f"{limit} nor a hook ends it. Pass {limit}, such as fn_args.train_steps or eval_steps "
+            "(--train-steps, --eval-steps of `generic-trainer run`), or let the dataset end."
         )
 
 
 def _is_endless(estimator: Any, input_fn: Callable[..., Any], mode: str) -> bool:
     """Whether a dataset repeats forever, and no hook of the model's own could stop."""
+    import tensorflow as tf  # not with this package
+
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.compat.v1.train.create_global_step()
         data = internals.ESTIMATOR_CALL_INPUT_FN.of(estimator)(input_fn, mode)
@@ -62,4 +61,4 @@ def _is_endless(estimator: Any, input_fn: Callable[..., Any], mode: str) -> bool
         features, labels = item if isinstance(item, tuple) else (item, None)
         model = internals.ESTIMATOR_CALL_MODEL_FN.of(estimator)
         spec = model(features, labels, mode, estimator.config)
-    return not any(getattr(spec, name) for name in _HOOKS)
+    return not (spec.training_hooks or spec.training_chief_hooks or spec.evaluation_hooks)

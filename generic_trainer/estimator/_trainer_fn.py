@@ -71,9 +71,8 @@ def _run_fn_of(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
         estimator.copy_newest_export(trained, exporter, fn_args.serving_model_dir)
         if spec.get(_EVAL_RECEIVER):
             _logger.info(
-                "%s is not used: TensorFlow Model Analysis reads EvalSavedModels no more, so "
-                "Format-TFMA is not written. The Evaluator scores the serving model, by the "
-                "signature that its eval_config names.",
+                "%s is not used, and Format-TFMA not written: the Evaluator scores the serving "
+                "model, by the signature that its eval_config names.",
                 _EVAL_RECEIVER,
             )
 

@@ -63,7 +63,6 @@ def extend(module: ModuleType, user_context: Callable[[], Any]) -> None:
     match module.__name__.rpartition(".")[2]:
         case "training":
             owner, functions = module, {"train_and_evaluate": _train_and_evaluate}
-            module.train_and_evaluate = refusing_endless(module.train_and_evaluate)
         case "run_config":
             owner = module.RunConfig
             functions = {internals.ESTIMATOR_INIT_CLUSTER.name: _init_cluster}
@@ -77,6 +76,8 @@ def extend(module: ModuleType, user_context: Callable[[], Any]) -> None:
             }
     for name, around in functions.items():
         method = _around(getattr(owner, name), around)
+        if around is _train_and_evaluate:
+            method = refusing_endless(method)
         if around in (_call_input_fn, _call_model_fn):
             method = user_context()(keras_2_unconverted()(method))
         setattr(owner, name, method)

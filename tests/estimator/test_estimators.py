@@ -1,5 +1,6 @@
 """What tf.estimator can do is done: models of one's own, premade ones, Keras models."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,25 +84,18 @@ def stopping_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
 
 
 def test_only_what_would_never_end_is_refused() -> None:
-    def once() -> Any:
-        return input_fn(1)
-
-    TrainSpec, evaluate = estimator.TrainSpec, estimator.EvalSpec(input_fn, steps=1)
+    once, both = functools.partial(input_fn, 1), estimator.train_and_evaluate
+    endless, step = estimator.TrainSpec(input_fn), estimator.EvalSpec(input_fn, steps=1)
     with pytest.raises(ConfigurationError, match=r"TrainSpec\(input_fn\) .* repeats forever"):
-        estimator.train_and_evaluate(one_weight(), TrainSpec(input_fn), evaluate)
+        both(one_weight(), endless, step)
     with pytest.raises(ConfigurationError, match=r"EvalSpec\(input_fn\) .* repeats forever"):
-        estimator.train_and_evaluate(
-            one_weight(), TrainSpec(input_fn, 2), estimator.EvalSpec(input_fn, None)
-        )
+        both(one_weight(), estimator.TrainSpec(input_fn, 2), estimator.EvalSpec(input_fn, None))
     by_itself = estimator.Estimator(stopping_fn, params={"rate": 0.1})
-    hooks = [tf.compat.v1.train.StopAtStepHook(4)]
-    for trained, *specs in (
-        (one_weight(), TrainSpec(input_fn, hooks=hooks), evaluate),
-        (by_itself, TrainSpec(input_fn), evaluate),
-        (estimator.LinearClassifier(columns()), TrainSpec(once), estimator.EvalSpec(once, None)),
-    ):
-        metrics, _ = estimator.train_and_evaluate(trained, *specs)
-        assert metrics["global_step"] == 4
+    hooked = estimator.TrainSpec(input_fn, hooks=[tf.compat.v1.train.StopAtStepHook(4)])
+    finite = estimator.TrainSpec(once), estimator.EvalSpec(once, steps=None)
+    premade = estimator.LinearClassifier(columns())
+    for given in ((one_weight(), hooked, step), (by_itself, endless, step), (premade, *finite)):
+        assert both(*given)[0]["global_step"] == 4
 
 
 def premade() -> dict[str, Callable[[], Any]]:

@@ -3,7 +3,7 @@
 import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from generic_trainer.estimator import tf
 from generic_trainer.estimator._trainer_fn import TRAINER_FN
 from generic_trainer.executors import GenericTrainerExecutor
 from tests import helpers
+from tests.trials.conftest import make_fn_args
 
 # Learns y = 2 x, and prints what trainer_fn was given.
 MODULE = """
@@ -179,11 +180,9 @@ def test_a_worker_that_is_lost_before_its_export(
     exec(MODULE, vars(module))
     examples = helpers.write_examples(tmp_path / "examples").uri
     files = {f"{split}_files": f"{examples}/Split-{split}/*" for split in ("train", "eval")}
-    folders = {f"{name}_dir": str(tmp_path / name) for name in ("serving_model", "eval_model")}
-    fn_args = SimpleNamespace(
-        custom_config=None, base_model=None, schema_path=None, train_steps=50, **files, **folders
+    fn_args = make_fn_args(
+        tmp_path, custom_config=None, base_model=None, train_steps=50, eval_model_dir="", **files
     )
-    fn_args.model_run_dir = str(tmp_path)
     run_fn: Any = TRAINER_FN.run_fn(module, "run_fn")
     with monkeypatch.context() as lost, pytest.raises(SystemExit):
         lost.setattr(tf.estimator.FinalExporter, "export", lambda *args, **named: sys.exit())

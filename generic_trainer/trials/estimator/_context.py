@@ -17,11 +17,7 @@ _NO_DATASET = (
     "Please pass your datasets (train and test) into `context.wrap_dataset(dataset)` right after "
     "creating them."
 )
-_BOTH = (
-    "Please do not use: `context.wrap_dataset(dataset)` if using "
-    "`@context.experimental.cache_train_dataset(dataset_name, dataset_version)` and "
-    "`@context.experimental.cache_validation_dataset(dataset_name, dataset_version)`."
-)
+_BOTH = "Please do not use `context.wrap_dataset(dataset)` for data that are cached."
 
 
 class MetricReducer(abc.ABC):

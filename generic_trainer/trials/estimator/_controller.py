@@ -179,11 +179,7 @@ class EstimatorController:
         if self._receivers:
             name, *others = self._receivers
             if others:
-                _logger.warning(
-                    "The first export, %r, is published; the others (%s) are in the checkpoints.",
-                    name,
-                    ", ".join(others),
-                )
+                _logger.warning("The export %r is published; others: %s", name, ", ".join(others))
             written = os.path.join(checkpoint_dir, name)
             tf_estimator.copy_newest(written, fn_args.serving_model_dir)
         else:

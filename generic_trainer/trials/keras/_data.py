@@ -78,10 +78,7 @@ def make_data(data: Any, context: TFKerasContext, loader: str) -> Data:
         steps = context.fit_options.validation_steps
         validation = data if steps is None else data.take(steps)
         if loader == VALIDATION and validation.cardinality() == tf.data.INFINITE_CARDINALITY:
-            raise CheckFailedError(
-                f"{loader}: the Dataset repeats forever, so a validation would never end. Let it "
-                "end, or call context.configure_fit(validation_steps=...)."
-            )
+            raise CheckFailedError(f"{loader} repeats forever: configure_fit(validation_steps=...)")
         return Data(data, validation)
     if isinstance(data, SequenceAdapter):
         return _Sequence(data, context.share)

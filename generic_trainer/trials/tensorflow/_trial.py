@@ -113,10 +113,7 @@ class TensorFlowController:
             self._session.run(initialise)
             number = self._session.run(validation.cardinality())
             if self._metrics["validation"] and number == tf.data.INFINITE_CARDINALITY:
-                raise ModuleFileError(
-                    f"{LOADERS}: the validation Dataset repeats forever, so a validation would "
-                    "never end. Return one that ends."
-                )
+                raise ModuleFileError(f"{LOADERS}: the validation Dataset repeats forever")
             if run.checkpoint_dir is not None:
                 self._restore(run.checkpoint_dir)
             distributed.start_session_alike(self._session)
