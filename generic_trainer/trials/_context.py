@@ -21,6 +21,11 @@ from generic_trainer.trials._pipeline import Pipeline, current_pipeline, get_pip
 from generic_trainer.trials._trial import HorovodContext, TrialRun, global_batch_size, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 
+NO_DATASET = (
+    "Please pass your datasets (train and test) into `context.wrap_dataset(dataset)` right after "
+    "creating them, or cache them with `context.experimental`."
+)
+
 _logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound="TrialContext")

@@ -84,17 +84,17 @@ def stopping_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
 
 
 def test_only_what_would_never_end_is_refused() -> None:
-    once, both = functools.partial(input_fn, 1), estimator.train_and_evaluate
+    both, once = estimator.train_and_evaluate, functools.partial(input_fn, 1)
     endless, step = estimator.TrainSpec(input_fn), estimator.EvalSpec(input_fn, steps=1)
     with pytest.raises(ConfigurationError, match=r"TrainSpec\(input_fn\) .* repeats forever"):
         both(one_weight(), endless, step)
     with pytest.raises(ConfigurationError, match=r"EvalSpec\(input_fn\) .* repeats forever"):
         both(one_weight(), estimator.TrainSpec(input_fn, 2), estimator.EvalSpec(input_fn, None))
-    by_itself = estimator.Estimator(stopping_fn, params={"rate": 0.1})
+    own = estimator.Estimator(stopping_fn, params={"rate": 0.1}), endless, step
     hooked = estimator.TrainSpec(input_fn, hooks=[tf.compat.v1.train.StopAtStepHook(4)])
     finite = estimator.TrainSpec(once), estimator.EvalSpec(once, steps=None)
-    premade = estimator.LinearClassifier(columns())
-    for given in ((one_weight(), hooked, step), (by_itself, endless, step), (premade, *finite)):
+    line = estimator.LinearClassifier(columns()), *finite
+    for given in ((one_weight(), hooked, step), own, line):
         assert both(*given)[0]["global_step"] == 4
 
 
