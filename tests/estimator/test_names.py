@@ -4,6 +4,7 @@ import importlib
 import re
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -82,17 +83,12 @@ def test_tensorflow_is_left_as_it_is() -> None:
 
 def test_threads_get_the_same_classes() -> None:
     gate = threading.Barrier(4)
-    found: list[object] = []
 
-    def load() -> None:
+    def load(_: int) -> object:
         gate.wait()
-        found.append(estimator.experimental.RNNEstimator)
+        return estimator.experimental.RNNEstimator
 
-    threads = [threading.Thread(target=load) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [estimator.experimental.RNNEstimator] * 4
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(load, range(4))] == [estimator.experimental.RNNEstimator] * 4
     finders = [finder for finder in sys.meta_path if type(finder).__module__.startswith("generic_")]
     assert len([f for f in finders if "estimator" in type(f).__module__]) == 1

@@ -138,10 +138,7 @@ class TFKerasContext(TrialContext):
             raise CheckFailedError("Please call wrap_model(...).")
         if "compile" in vars(model):
             if self._compile is None:
-                raise CheckFailedError(
-                    "Please call model.compile(...). A model must be wrapped first and then "
-                    "compiled."
-                )
+                raise CheckFailedError("Please call model.compile(...) after wrap_model(...).")
             for name in _NOTED:
                 object.__delattr__(model, name)
             _, *args = self._compile.args
