@@ -34,13 +34,14 @@ process sees no difference (see `_tensorflow`).
 from contextlib import AbstractContextManager
 
 from generic_trainer.estimator import experimental, export, inputs, v1
+from generic_trainer.estimator._endless import refuse_endless as refuse_endless
 from generic_trainer.estimator._exports import copy_newest as copy_newest
 from generic_trainer.estimator._exports import copy_newest_export as copy_newest_export
 from generic_trainer.estimator._tensorflow import estimator_names, model_to_estimator, tf, tf1
 from generic_trainer.estimator._tensorflow import first_behavior as first_behavior
 
 # Beside the names of tf.estimator, which `dir` lists. What copies exports is for `trials`, and so
-# is `as_slot`.
+# are `as_slot` and `refuse_endless`.
 __all__ = ["experimental", "export", "inputs", "tf", "tf1", "v1"]
 
 

@@ -58,16 +58,21 @@ def _run_fn_of(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
         schema = load_schema(fn_args.schema_path or None)
         spec = trainer_fn(_TrainerFnArgs(fn_args), schema)
         _check(spec)
-        estimator.train_and_evaluate(spec["estimator"], spec["train_spec"], spec["eval_spec"])
+        trained, evaluation = spec["estimator"], spec["eval_spec"]
+        result = estimator.train_and_evaluate(trained, spec["train_spec"], evaluation)
         if not is_chief():
             return
-        (exporter,) = spec["eval_spec"].exporters
-        estimator.copy_newest_export(spec["estimator"], exporter, fn_args.serving_model_dir)
+        (exporter,) = evaluation.exporters
+        if result and result[0] is None:  # a worker that was lost had trained to the end
+            given = evaluation.input_fn, evaluation.steps, evaluation.hooks
+            metrics = trained.evaluate(*given, name=evaluation.name)
+            folder = os.path.join(trained.model_dir, "export", exporter.name)
+            exporter.export(trained, folder, trained.latest_checkpoint(), metrics, True)
+        estimator.copy_newest_export(trained, exporter, fn_args.serving_model_dir)
         if spec.get(_EVAL_RECEIVER):
             _logger.info(
-                "%s is not used: TensorFlow Model Analysis reads EvalSavedModels no more, so "
-                "Format-TFMA is not written. The Evaluator scores the serving model, by the "
-                "signature that its eval_config names.",
+                "%s is not used, and Format-TFMA not written: the Evaluator scores the serving "
+                "model, by the signature that its eval_config names.",
                 _EVAL_RECEIVER,
             )
 

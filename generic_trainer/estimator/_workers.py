@@ -29,6 +29,7 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief, is_one_of_several, this_task
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.estimator._endless import refusing_endless
 from generic_trainer.training import distributed, keras_2_unconverted
 
 _TRAIN, _EVAL = "train", "eval"  # tf.estimator.ModeKeys
@@ -55,8 +56,8 @@ def as_slot() -> Iterator[None]:
 def extend(module: ModuleType, user_context: Callable[[], Any]) -> None:
     """Makes the functions of a module of `tensorflow_estimator` work on several workers.
 
-    Those that call the user's functions do so in `user_context`, and keep AutoGraph away from the
-    code of Keras 2.
+    What would never end is refused. Those that call the user's functions do so in `user_context`,
+    and keep AutoGraph away from the code of Keras 2.
     """
     functions: dict[str, Callable[..., Any]]
     match module.__name__.rpartition(".")[2]:
@@ -75,6 +76,8 @@ def extend(module: ModuleType, user_context: Callable[[], Any]) -> None:
             }
     for name, around in functions.items():
         method = _around(getattr(owner, name), around)
+        if around is _train_and_evaluate:
+            method = refusing_endless(method)
         if around in (_call_input_fn, _call_model_fn):
             method = user_context()(keras_2_unconverted()(method))
         setattr(owner, name, method)

@@ -16,53 +16,20 @@ and of `pedl`.
 
 from generic_trainer._core.lazy import lazy_names
 
-__all__ = [
-    "Categorical",
-    "Constant",
-    "DistributedContext",
-    "Double",
-    "EnvContext",
-    "ExperimentConfig",
-    "Integer",
-    "Log",
-    "Mode",
-    "NativeContext",
-    "Pipeline",
-    "Trial",
-    "TrialContext",
-    "TrialController",
-    "core",
-    "create",
-    "create_trial_instance",
-    "errors",
-    "estimator",
-    "experiment",
-    "experimental",
-    "get_data_config",
-    "get_download_data_dir",
-    "get_experiment_config",
-    "get_hyperparameter",
-    "get_hyperparameters",
-    "get_pipeline",
-    "get_trial_seed",
-    "horovod",
-    "keras",
-    "native",
-    "run_fn_from_trial",
-    "tensorflow",
-]
+# Module → the public names that it defines.
+_HOMES = {
+    "_config": "ExperimentConfig",
+    "_context": "DistributedContext NativeContext TrialContext",
+    "_hyperparameters": "Categorical Constant Double Integer Log",
+    "_loop": "TrialController",
+    "_pipeline": "Pipeline get_pipeline",
+    "_run_fn": "run_fn_from_trial",
+    "_scripts.start": "Mode create create_trial_instance",
+    "_trial": "EnvContext Trial core get_data_config get_download_data_dir get_experiment_config "
+    "get_hyperparameter get_hyperparameters get_trial_seed",
+}
+_MODULES = "errors estimator experiment experimental horovod keras native tensorflow"
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "_config": "ExperimentConfig",
-        "_context": "DistributedContext NativeContext TrialContext",
-        "_hyperparameters": "Categorical Constant Double Integer Log",
-        "_loop": "TrialController",
-        "_pipeline": "Pipeline get_pipeline",
-        "_run_fn": "run_fn_from_trial",
-        "_scripts.start": "Mode create create_trial_instance",
-        "_trial": "EnvContext Trial core get_data_config get_download_data_dir "
-        "get_experiment_config get_hyperparameter get_hyperparameters get_trial_seed",
-    },
-)
+__all__ = [*" ".join([_MODULES, *_HOMES.values()]).split()]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -21,6 +21,11 @@ from generic_trainer.trials._pipeline import Pipeline, current_pipeline, get_pip
 from generic_trainer.trials._trial import HorovodContext, TrialRun, global_batch_size, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 
+NO_DATASET = (
+    "Please pass your datasets (train and test) into `context.wrap_dataset(dataset)` right after "
+    "creating them, or cache them with `context.experimental`."
+)
+
 _logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound="TrialContext")
@@ -194,11 +199,7 @@ class TrialContext:
                 "experiment configuration 'hyperparameters' section."
             )
         if name == "global_batch_size":
-            _logger.warning(
-                "Please use `context.get_per_slot_batch_size()` and "
-                "`context.get_global_batch_size()` instead of accessing `global_batch_size` "
-                "directly."
-            )
+            _logger.warning("Use get_per_slot_batch_size() or get_global_batch_size() instead.")
         return self._run.hparams[name]
 
     def get_global_batch_size(self) -> int:
@@ -254,8 +255,7 @@ class TrialContext:
     def _check_managed(self, what: str) -> None:
         if not self._run.managed_training:
             raise ConfigurationError(
-                f"A context made by from_config belongs to no {what} and has no number. Ask for it "
-                "only in code that runs as a trial."
+                f"A context made by from_config belongs to no {what} and has no number."
             )
 
 
@@ -305,12 +305,10 @@ def fit_to_workers(
     slots = workers if is_graph else max(strategy.num_replicas_in_sync, workers)
     if run.slots not in (1, slots):
         _logger.warning(
-            "resources.slots_per_trial is %d, but the trial has %d, one for each worker: a process "
-            "alone trains on whole batches. Distribution(launcher='local', num_workers=%d) starts "
-            "a worker for each slot.",
+            "resources.slots_per_trial is %d, but the trial has %d, one for each worker: "
+            "Distribution(launcher='local', num_workers=...) starts more.",
             run.slots,
             slots,
-            run.slots,
         )
     return dataclasses.replace(run, slots=slots, workers=workers), strategy
 

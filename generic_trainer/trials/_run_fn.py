@@ -349,9 +349,8 @@ def _check_seen_by_all(saved: SavedCheckpoint | None, directory: str) -> None:
     steps = distributed.gather(saved and saved.step)
     if len({*steps}) > 1:
         raise ConfigurationError(
-            f"The workers do not see the same checkpoints in {directory}: the steps of the last "
-            f"ones are {steps}, by rank. Expected the pipeline root to be mounted everywhere under "
-            "the same path."
+            f"The workers do not see the same checkpoints in {directory}: the last steps are "
+            f"{steps}, by rank. Mount the pipeline root under the same path everywhere."
         )
 
 

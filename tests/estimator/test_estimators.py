@@ -1,5 +1,6 @@
 """What tf.estimator can do is done: models of one's own, premade ones, Keras models."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,26 @@ def test_train_and_evaluate_exports(tmp_path: Path) -> None:
     serve = tf.saved_model.load(exports[0].decode()).signatures["serving_default"]
     outputs = serve(tf.constant(serialized(2.0, -4.0)))
     np.testing.assert_allclose(outputs["y"].numpy(), [[1.5], [-3.0]])
+
+
+def stopping_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+    hooks = [tf.compat.v1.train.StopAtStepHook(4)]
+    return line_fn(features, labels, mode, params)._replace(training_hooks=hooks)
+
+
+def test_only_what_would_never_end_is_refused() -> None:
+    both, once = estimator.train_and_evaluate, functools.partial(input_fn, 1)
+    endless, step = estimator.TrainSpec(input_fn), estimator.EvalSpec(input_fn, steps=1)
+    with pytest.raises(ConfigurationError, match=r"TrainSpec\(input_fn\) .* repeats forever"):
+        both(one_weight(), endless, step)
+    with pytest.raises(ConfigurationError, match=r"EvalSpec\(input_fn\) .* repeats forever"):
+        both(one_weight(), estimator.TrainSpec(input_fn, 2), estimator.EvalSpec(input_fn, None))
+    own = estimator.Estimator(stopping_fn, params={"rate": 0.1}), endless, step
+    hooked = estimator.TrainSpec(input_fn, hooks=[tf.compat.v1.train.StopAtStepHook(4)])
+    finite = estimator.TrainSpec(once), estimator.EvalSpec(once, steps=None)
+    line = estimator.LinearClassifier(columns()), *finite
+    for given in ((one_weight(), hooked, step), own, line):
+        assert both(*given)[0]["global_step"] == 4
 
 
 def premade() -> dict[str, Callable[[], Any]]:

@@ -3,6 +3,7 @@
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from tfx import types
 
 from generic_trainer.errors import ExportError, ModuleFileError, TrainingError
 from generic_trainer.estimator import tf
+from generic_trainer.estimator._trainer_fn import TRAINER_FN
 from generic_trainer.executors import GenericTrainerExecutor
 from tests import helpers
+from tests.trials.conftest import make_fn_args
 
 # Learns y = 2 x, and prints what trainer_fn was given.
 MODULE = """
@@ -168,6 +171,24 @@ def test_an_exporter_that_exports_nothing(tmp_path: Path) -> None:
     """
     with pytest.raises(ExportError, match="exporter 'nothing' has written no model"):
         run(tmp_path, class_source, steps=1)
+
+
+def test_a_worker_that_is_lost_before_its_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("line")
+    exec(MODULE, vars(module))
+    examples = helpers.write_examples(tmp_path / "examples").uri
+    files = {f"{split}_files": f"{examples}/Split-{split}/*" for split in ("train", "eval")}
+    fn_args = make_fn_args(
+        tmp_path, custom_config=None, base_model=None, train_steps=50, eval_model_dir="", **files
+    )
+    run_fn: Any = TRAINER_FN.run_fn(module, "run_fn")
+    with monkeypatch.context() as lost, pytest.raises(SystemExit):
+        lost.setattr(tf.estimator.FinalExporter, "export", lambda *args, **named: sys.exit())
+        run_fn(fn_args)
+    run_fn(fn_args)
+    assert helpers.scores_of(fn_args.serving_model_dir, 1.0) == pytest.approx([2.0], abs=0.01)
 
 
 def test_an_error_in_the_model_fn_quotes_its_line(tmp_path: Path) -> None:

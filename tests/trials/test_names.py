@@ -1,37 +1,14 @@
 """The names that trial files import, and that they cost nothing before they are used."""
 
 import inspect
+from pathlib import Path
 
 import pytest
 
 from tests.house import run_python
 
 # Names and their arguments, in the order of the originals; what comes after them is ours.
-SIGNATURES = [
-    "Constant(value)",
-    "Integer(minval, maxval)",
-    "Double(minval, maxval)",
-    "Log(minval, maxval, base)",
-    "Categorical(vals)",
-    "create(trial_def, config, local, test, context_dir, command, master_url)",
-    "create_trial_instance(trial_def, checkpoint_dir, config, hparams)",
-    "keras.init(config, local, test, context_dir, command, master_url)",
-    "estimator.init(config, local, test, context_dir, command, master_url)",
-    "keras.SequenceAdapter(data, use_multiprocessing, workers, max_queue_size)",
-    "keras.SequenceAdapter.start(self, batch_offset, is_validation)",
-    "keras.InMemorySequence(data, labels, batch_size, sample_weight, drop_leftovers)",
-    "keras.ArrayLikeAdapter(x, y, batch_size, sample_weights, drop_leftovers)",
-    "keras.TFKerasTrialContext.wrap_dataset(self, dataset, shard_dataset)",
-    "keras.TFKerasTrialContext.configure_fit(self, verbose, class_weight, workers, "
-    "use_multiprocessing, max_queue_size, validation_steps)",
-    "estimator.EstimatorTrialContext.wrap_dataset(self, dataset, shard_dataset)",
-    "estimator.EstimatorExperimentalContext.make_metric(self, metric, reducer, numpy_dtype)",
-    "keras.TFKerasExperimentalContext.cache_train_dataset(self, dataset_id, dataset_version, "
-    "shuffle, skip_shuffle_at_epoch_end)",
-    "keras.TFKerasExperimentalContext.cache_validation_dataset(self, dataset_id, dataset_version, "
-    "shuffle)",
-    "estimator.EstimatorNativeContext.train_and_evaluate(self, estimator, train_spec, eval_spec)",
-]
+SIGNATURES = Path(__file__).with_name("signatures.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize("signature", SIGNATURES)

@@ -9,19 +9,11 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
-from generic_trainer.trials._context import TrialContext
+from generic_trainer.trials._context import NO_DATASET, TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials.errors import CheckFailedError
 
-_NO_DATASET = (
-    "Please pass your datasets (train and test) into `context.wrap_dataset(dataset)` right after "
-    "creating them."
-)
-_BOTH = (
-    "Please do not use: `context.wrap_dataset(dataset)` if using "
-    "`@context.experimental.cache_train_dataset(dataset_name, dataset_version)` and "
-    "`@context.experimental.cache_validation_dataset(dataset_name, dataset_version)`."
-)
+_BOTH = "Please do not use `context.wrap_dataset(dataset)` for data that are cached."
 
 
 class MetricReducer(abc.ABC):
@@ -154,7 +146,7 @@ class EstimatorContext(TrialContext):
         """
         is_cached = "train" in self.experimental.used
         if self._has_dataset == is_cached:
-            raise CheckFailedError(_BOTH if is_cached else _NO_DATASET)
+            raise CheckFailedError(_BOTH if is_cached else NO_DATASET)
         if not isinstance(dataset, tf.data.Dataset | tf.compat.v1.data.Dataset):
             return dataset
         # Skipping in a seeded pipeline leads to the batch that the straight run would see next.

@@ -108,6 +108,7 @@ class EstimatorController:
         self._model_dir = os.path.join(self._folder.path, "model")
         os.makedirs(self._model_dir)  # TensorFlow makes it only on the chief, and all workers save
         self._estimator = _rebuilt(estimator, self._model_dir, run)
+        tf_estimator.refuse_endless(self._estimator, eval_spec, "steps")
         self._receivers = dict(serving_input_receiver_fns)
         self._on_stop = functools.partial(context.set_stop_requested, True)
         self._training = Training(self._train, on_stop=self._on_stop)
@@ -178,11 +179,7 @@ class EstimatorController:
         if self._receivers:
             name, *others = self._receivers
             if others:
-                _logger.warning(
-                    "The first export, %r, is published; the others (%s) are in the checkpoints.",
-                    name,
-                    ", ".join(others),
-                )
+                _logger.warning("The export %r is published; others: %s", name, ", ".join(others))
             written = os.path.join(checkpoint_dir, name)
             tf_estimator.copy_newest(written, fn_args.serving_model_dir)
         else:
@@ -243,9 +240,19 @@ def _rebuilt(estimator: Any, model_dir: str, run: TrialRun) -> Any:
         train_distribute=None,
         eval_distribute=None,
     )
-    return tf_estimator.Estimator(
+    rebuilt = tf_estimator.Estimator(
         internals.ESTIMATOR_MODEL_FN.of(estimator),
         config=config,
         params=estimator.params or None,
         warm_start_from=internals.ESTIMATOR_WARM_START.of(estimator),
     )
+    call_model_fn = internals.ESTIMATOR_CALL_MODEL_FN.of(rebuilt)
+
+    def with_saver(*args: Any, **named: Any) -> Any:
+        spec = call_model_fn(*args, **named)
+        if spec.scaffold.saver is not None:  # of Keras models, for example: `Training` looks here
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, spec.scaffold.saver)
+        return spec
+
+    internals.ESTIMATOR_CALL_MODEL_FN.set(rebuilt, with_saver)
+    return rebuilt

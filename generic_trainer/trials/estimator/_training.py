@@ -145,10 +145,9 @@ class Training(StopHook):
         self._step = tf.compat.v1.train.get_global_step(self._graph)
         if places := stateful_draws_of_graph(self._graph):
             _logger.warning(
-                "If this trial is resumed, it draws other random numbers than it would have in %s: "
-                "there it draws with stateful ops of TensorFlow, whose state cannot be saved. Draw "
-                "with a tf.random.Generator, or with tf.random.stateless_uniform and its like by "
-                "the global step.",
+                "If this trial is resumed, it draws other random numbers than it would have in %s, "
+                "by stateful ops, whose state cannot be saved. Draw with a tf.random.Generator, or "
+                "with tf.random.stateless_uniform by the global step.",
                 ", ".join(places),
             )
         savers = self._graph.get_collection(tf.compat.v1.GraphKeys.SAVERS)

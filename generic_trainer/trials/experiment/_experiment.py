@@ -243,6 +243,10 @@ class Experiment:
         listener = _EvaluateOnCheckpoint(
             evaluate, 1 if self.checkpoint_and_export else every_steps, self.check_interval_secs
         )
+        training = self.train_input_fn, self.train_steps, self.train_hooks, self.saving_listeners
+        evaluation = self.eval_input_fn, self.eval_steps, None, self.eval_hooks
+        tf_estimator.refuse_endless(self.estimator, tf_estimator.TrainSpec(*training), "max_steps")
+        tf_estimator.refuse_endless(self.estimator, tf_estimator.EvalSpec(*evaluation), "steps")
         self._train(listeners=[listener], max_steps=self.train_steps)
         metrics, exported = listener.result
         if metrics.get("global_step") != self.estimator.get_variable_value("global_step"):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from generic_trainer.trials._context import TrialContext
+from generic_trainer.trials._context import NO_DATASET, TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials.errors import CheckFailedError, InvalidExperimentException
 
@@ -125,10 +125,7 @@ class TFKerasContext(TrialContext):
     def check_dataset(self) -> None:
         """Raises `CheckFailedError` if no dataset was wrapped or cached."""
         if not (self._has_dataset or self.experimental.used):
-            raise CheckFailedError(
-                "Please pass your datasets (train and test) into `context.wrap_dataset(dataset)` "
-                "right after creating them, or cache them with `context.experimental`."
-            )
+            raise CheckFailedError(NO_DATASET)
 
     def compile_model(self) -> Any:
         """Compiles the model with the user's arguments, and returns it.
@@ -141,10 +138,7 @@ class TFKerasContext(TrialContext):
             raise CheckFailedError("Please call wrap_model(...).")
         if "compile" in vars(model):
             if self._compile is None:
-                raise CheckFailedError(
-                    "Please call model.compile(...). A model must be wrapped first and then "
-                    "compiled."
-                )
+                raise CheckFailedError("Please call model.compile(...) after wrap_model(...).")
             for name in _NOTED:
                 object.__delattr__(model, name)
             _, *args = self._compile.args

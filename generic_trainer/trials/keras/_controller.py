@@ -21,7 +21,7 @@ from generic_trainer.training.resume import ModelState, fitting, pickled, set_ra
 from generic_trainer.trials._context import average
 from generic_trainer.trials._pipeline import are_features, signature_spec
 from generic_trainer.trials._trial import TrialRun
-from generic_trainer.trials.keras._data import make_data, weighted
+from generic_trainer.trials.keras._data import TRAINING, VALIDATION, make_data, weighted
 from generic_trainer.trials.keras._dispatch import Dispatch, numbers_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _LONE_INPUT = "inputs"  # the name of a single one in the export
 # What Keras calls inputs that the user has not named; it counts them, so they differ by chance.
 _UNNAMED = re.compile(r"(keras_tensor|input|.*_input)(_\d+)?")
-_TRAINING, _VALIDATION = "build_training_data_loader", "build_validation_data_loader"
 # Python's and NumPy's, in a state of all random generators.
 _GENERATORS = ("random_rng_state", "np_rng_state")
 
@@ -71,8 +70,8 @@ class TFKerasController:
         with strategy.scope():
             self._model = context.compile_model()
         self._model.steps_per_execution = 1  # a call of the train function is a batch
-        self._training = make_data(training, context, _TRAINING)
-        self._validation = make_data(validation, context, _VALIDATION)
+        self._training = make_data(training, context, TRAINING)
+        self._validation = make_data(validation, context, VALIDATION)
         records = int(context.get_experiment_config().get("records_per_epoch") or 0)
         per_epoch = records // context.get_global_batch_size()
         params = {"verbose": context.fit_options.verbose, "epochs": 1, "steps": per_epoch or None}
@@ -100,7 +99,7 @@ class TFKerasController:
             try:
                 logs = self._step(self._iterator)
             except (StopIteration, tf.errors.OutOfRangeError) as error:  # of data without an end
-                raise ModuleFileError(f"{_TRAINING}: the training data have no batch") from error
+                raise ModuleFileError(f"{TRAINING}: the training data have no batch") from error
             callbacks.batch_end(total, logs)
         self._batches += batches
         if any("lr" in vars(optimizer) for optimizer in self._context.optimizers):
@@ -129,7 +128,7 @@ class TFKerasController:
             if testing.batches or next(iter(data), None) is not None:
                 raise
         if not any(distributed.gather(testing.batches)):
-            raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch")
+            raise ModuleFileError(f"{VALIDATION}: the validation data have no batch")
         if not is_keras_3(self._model):  # Keras 3 does so itself
             results = self._of_all_slots(results)
         metrics = {f"val_{name}": value for name, value in numbers_of(results).items()}
@@ -265,7 +264,7 @@ class TFKerasController:
         for batch in self._validation.validation().take(1):
             self._validation.close()
             return batch if isinstance(batch, tuple) else (batch,)
-        raise ModuleFileError(f"{_VALIDATION}: the validation data have no batch")
+        raise ModuleFileError(f"{VALIDATION}: the validation data have no batch")
 
     def _note_stop(self) -> None:
         if self._model.stop_training:

@@ -22,6 +22,8 @@ ArrayLike: TypeAlias = np.ndarray | list[np.ndarray] | dict[str, np.ndarray]
 InputData: TypeAlias = tf.keras.utils.Sequence | tf.data.Dataset | SequenceAdapter | tuple[Any, ...]
 KerasInputData: TypeAlias = InputData
 
+# The data loaders of a trial.
+TRAINING, VALIDATION = "build_training_data_loader", "build_validation_data_loader"
 # Batches of a Sequence that are compared to find dimensions that vary.
 _SAMPLES = 2
 
@@ -74,7 +76,10 @@ def make_data(data: Any, context: TFKerasContext, loader: str) -> Data:
     if isinstance(data, tf.data.Dataset):
         context.check_dataset()
         steps = context.fit_options.validation_steps
-        return Data(data, data if steps is None else data.take(steps))
+        validation = data if steps is None else data.take(steps)
+        if loader == VALIDATION and validation.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise CheckFailedError(f"{loader} repeats forever: configure_fit(validation_steps=...)")
+        return Data(data, validation)
     if isinstance(data, SequenceAdapter):
         return _Sequence(data, context.share)
     if hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end"):  # a Sequence, or like one

@@ -18,21 +18,14 @@ Determined 0.12 and 0.13.
 
 from generic_trainer._core.lazy import lazy_names
 
-__all__ = [
-    "InvalidExperimentException",
-    "Mode",
-    "StopLoadingImplementation",
-    "estimator",
-    "experimental",
-    "keras",
-]
+# Module → the public names that it defines.
+_HOMES = {
+    "generic_trainer.trials": "experimental",
+    "generic_trainer.trials._scripts.loading": "StopLoadingImplementation",
+    "generic_trainer.trials._scripts.start": "Mode",
+    "generic_trainer.trials.errors": "InvalidExperimentException",
+}
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "generic_trainer.trials": "experimental",
-        "generic_trainer.trials._scripts.loading": "StopLoadingImplementation",
-        "generic_trainer.trials._scripts.start": "Mode",
-        "generic_trainer.trials.errors": "InvalidExperimentException",
-    },
-)
+__all__ = ["estimator", "keras", *_HOMES.values()]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

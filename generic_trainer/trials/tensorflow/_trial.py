@@ -14,7 +14,7 @@ import tensorflow as tf
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
 from generic_trainer.training import distributed
-from generic_trainer.trials._context import average, fit_to_workers
+from generic_trainer.trials._context import average, fit_to_workers, seed_generators
 from generic_trainer.trials._trial import LOADERS, HparamsTrial, TrialRun
 from generic_trainer.trials.tensorflow._serving import export
 
@@ -89,6 +89,7 @@ class TensorFlowController:
             ConfigurationError: the methods of the trial contradict each other.
         """
         run, _ = fit_to_workers(run, is_graph=True)
+        seed_generators(run.seed)
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf1.set_random_seed(run.seed)
@@ -111,6 +112,9 @@ class TensorFlowController:
             self._counted = tf1.get_collection(tf1.GraphKeys.METRIC_VARIABLES)
             self._session = tf1.Session(config=trial.session_config())
             self._session.run(initialise)
+            number = self._session.run(validation.cardinality())
+            if self._metrics["validation"] and number == tf.data.INFINITE_CARDINALITY:
+                raise ModuleFileError(f"{LOADERS}: the validation Dataset repeats forever")
             if run.checkpoint_dir is not None:
                 self._restore(run.checkpoint_dir)
             distributed.start_session_alike(self._session)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from generic_trainer.errors import ExportError, ModuleFileError
+from generic_trainer.errors import ExportError, GenericTrainerError, ModuleFileError
 from generic_trainer.estimator import tf
 from generic_trainer.trials.errors import CheckFailedError
 from tests.trials.by_hand import config
@@ -54,14 +54,15 @@ def test_data_that_are_wrapped_and_cached(open_trial, tmp_path):
             return self.context.wrap_dataset(cached()).batch(1)
 
     layer = {"type": "shared_fs", "host_storage_path": str(tmp_path)}
-    with pytest.raises(CheckFailedError, match=r"Please do not use: `context\.wrap_dataset"):
+    with pytest.raises(CheckFailedError, match=r"Please do not use `context\.wrap_dataset"):
         open_trial(Both, config={"data_layer": layer}).train(1)
 
 
-def test_a_validation_without_a_record_is_no_best_one(open_trial):
-    class Empty(OneWeight):
+@pytest.mark.parametrize(("count", "message"), [(0, "have no batch"), (None, "repeats forever")])
+def test_a_validation_has_batches_and_an_end(open_trial, count, message):
+    class Repeated(OneWeight):
         def build_validation_spec(self):
-            return tf.estimator.EvalSpec(lambda: examples().take(0).batch(2), steps=None)
+            return tf.estimator.EvalSpec(lambda: examples().batch(2).repeat(count), steps=None)
 
-    with pytest.raises(ModuleFileError, match="the validation data have no batch"):
-        open_trial(Empty).validate()
+    with pytest.raises(GenericTrainerError, match=message):
+        open_trial(Repeated).validate()

@@ -126,7 +126,8 @@ def test_a_saver_of_the_model_function(open_trial, tmp_path):
     class Saves(OneWeight):
         def model_fn(self, features, labels, mode):
             spec = super().model_fn(features, labels, mode)
-            saver = tf.compat.v1.train.Saver(save_relative_paths=False, max_to_keep=3)
+            names = {f"their/{one.op.name}": one for one in tf1.global_variables()}
+            saver = tf1.train.Saver(names, save_relative_paths=False, max_to_keep=3)
             return spec._replace(scaffold=tf.compat.v1.train.Scaffold(saver=saver))
 
     trial = open_trial(Saves)

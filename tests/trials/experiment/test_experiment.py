@@ -255,6 +255,12 @@ def test_wrong_calls(arguments, message):
         learn_runner.run(lambda *_: make_experiment(config("a")), **arguments)
 
 
+@pytest.mark.parametrize("steps", ["train_steps", "eval_steps"])
+def test_what_would_never_end(tmp_path, steps):
+    with pytest.raises(ConfigurationError, match="repeats forever"):
+        make_experiment(config(tmp_path), **{steps: None}).train_and_evaluate()
+
+
 def test_an_experiment_takes_an_estimator(tmp_path):
     with pytest.raises(ConfigurationError, match="takes an Estimator"):
         Experiment(object(), input_fn, input_fn)

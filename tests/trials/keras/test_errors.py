@@ -65,6 +65,14 @@ def test_a_dataset_that_was_not_wrapped(open_trial, role):
         open_trial(loading(role, data))
 
 
+def test_validation_data_that_repeat_forever(open_trial):
+    def load(self):
+        return self.context.wrap_dataset(tf.data.Dataset.from_tensors((X, X)).repeat())
+
+    with pytest.raises(CheckFailedError, match="repeats forever"):
+        open_trial(type("Endless", (OneWeight,), {ROLES[1]: load}))
+
+
 def test_a_sequence_without_batches():
     with pytest.raises(ValueError, match="non-zero length"):
         SequenceAdapter([])

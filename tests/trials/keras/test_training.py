@@ -161,4 +161,4 @@ def test_what_makes_a_function_may_return_another():
 def test_one_process_trains_on_whole_batches(open_trial, caplog):
     trial = open_trial(size=3, slots=2, config={"resources": {"slots_per_trial": 2}})
     assert trial.train(1)["loss"] == pytest.approx(56 / 3)
-    assert "a process alone trains on whole batches" in caplog.text
+    assert "one for each worker" in caplog.text

@@ -1,5 +1,6 @@
 """The one weight of `by_hand`, as a TF1 graph."""
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from generic_trainer.trials.tensorflow import TensorFlowTrial
@@ -9,7 +10,8 @@ from tests.trials.by_hand import RATE, X
 def make_data_loaders(experiment_config, hparams):
     """Three training batches, (1, 2, 3) · 2 → (2, 4, 6); validation in batches of 2 and 1."""
     data = tf.data.Dataset.from_tensor_slices({"x": X, "label": 2 * X})
-    training = data.shuffle(3) if experiment_config["data"].get("shuffle") else data
+    shuffled = data.shuffle(3, np.random.randint(1 << 30))  # as the seed of the trial has it
+    training = shuffled if experiment_config["data"].get("shuffle") else data
     return training.batch(1), data.batch(2)
 
 

@@ -63,6 +63,7 @@ def change_loaders(monkeypatch):
     [
         (lambda data, _: data, "two tf.data.Datasets"),
         (lambda data, _: (data, [1, 2]), "two tf.data.Datasets"),
+        (lambda data, _: (data, data.repeat()), "repeats forever"),
         (lambda data, _: (data, data.map(lambda r: r["x"])), "same structure"),
         (lambda data, _: (data, data.map(lambda r: {**r, "x": tf.cast(r["x"], "int32")})), "same"),
         (lambda data, _: (data, data.map(lambda r: {**r, "x": r["x"][:, :, None]})), "same"),
