@@ -49,7 +49,9 @@ def _is_endless(estimator: Any, input_fn: Callable[..., Any], mode: str) -> bool
     """Whether a dataset repeats forever, and no hook of the model's own could stop."""
     import tensorflow as tf  # not with this package
 
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    # Else the GPUs' memory would be taken here, and not as the estimator's configuration says.
+    config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         tf.compat.v1.train.create_global_step()
         data = internals.ESTIMATOR_CALL_INPUT_FN.of(estimator)(input_fn, mode)
         try:
