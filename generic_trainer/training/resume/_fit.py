@@ -59,6 +59,7 @@ class _Position:
         done: whether `fit` has ended.
         stopped: whether a callback has ended training after this batch.
         epochs: that `fit` was to train; None until it has ended.
+        first: the epoch that `fit` began with, as Keras counts.
     """
 
     lengths: list[int] = dataclasses.field(default_factory=list)
@@ -67,6 +68,7 @@ class _Position:
     done: bool = False
     stopped: bool = False
     epochs: int | None = None
+    first: int = 0
 
     @property
     def steps(self) -> int:
@@ -247,14 +249,20 @@ class Resume(_OfEitherKeras):
         keras: Any = sys.modules["keras" if is_keras_3(self.model) else "tf_keras"]
         return internals.replaced_method(keras.callbacks.CallbackList, hook, around)
 
-    def _begin_epoch(self, original: Callable[..., Any], callbacks: Any, *args: Any) -> Any:
+    def _begin_epoch(
+        self, original: Callable[..., Any], callbacks: Any, epoch: int, *args: Any
+    ) -> Any:
         """Takes in the other callbacks, which now come before this one; then as `_call`."""
         found: list[Any] = callbacks.callbacks
         if self in found and not hasattr(self, "_callback_state"):
             found.sort(key=lambda each: each is self)
             self._others += [e for e in found[:-1] if type(e).__name__ not in _WITHOUT_STATE]
             self._callback_state = CallbackState(self._others)
-        return self._call("on_epoch_begin", original, callbacks, *args)
+            if self._goal is not None and self._goal.first != epoch:
+                self.close()
+                raise data_differ()
+            self._position.first = epoch
+        return self._call("on_epoch_begin", original, callbacks, epoch, *args)
 
     def _call(
         self, hook: str, original: Callable[..., Any], callbacks: Any, *args: Any, **kwargs: Any

@@ -215,7 +215,8 @@ def test_data_that_end_between_epochs_or_within_one(
 
 
 def test_other_data_than_were_saved_are_refused(tmp_path: Path, keras: Any) -> None:
-    for end, other in ((11, {"x": batches(4)}), (11, {"epochs": 1}), (0, {"epochs": 3})):
+    epochs: list[Any] = [(11, {"epochs": 1}), (0, {"epochs": 3}), (11, {"initial_epoch": 1})]
+    for end, other in ((11, {"x": batches(4)}), *epochs):
         directory = tmp_path / "-".join([str(end), *other])
         with contextlib.suppress(Ended):
             trained(keras, "plain", directory, end)
