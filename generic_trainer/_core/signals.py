@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ PREEMPTED_EXIT_CODE = 128 + signal.SIGTERM  # as shells and Kubernetes report it
 _logger = logging.getLogger(__name__)
 
 
-class SigtermNotice:
+class SigtermNotice(contextlib.AbstractContextManager["SigtermNotice"]):
     """Records SIGTERM in the attribute `received` until it is closed.
 
     With a grace period, the training loop has to check `received`, save and close the notice in
@@ -37,9 +38,6 @@ class SigtermNotice:
         self._listens = threading.current_thread() is threading.main_thread()
         if self._listens:
             self._before: Any = signal.signal(signal.SIGTERM, self._note)
-
-    def __enter__(self) -> SigtermNotice:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

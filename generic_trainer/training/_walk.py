@@ -49,7 +49,8 @@ def _children(part: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(part, Mapping):
         items = part.items()
     elif isinstance(part, (list, tuple, collections.deque)):
-        items = enumerate(part)
+        # Sequential models of both Kerases have one only once they are built.
+        items = enumerate(each for each in part if type(each).__name__ != "InputLayer")
     elif _is_followed(part):
         items = list(vars(part).items())
     for number, (name, value) in enumerate(items):

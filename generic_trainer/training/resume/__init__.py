@@ -17,10 +17,9 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_callbacks": "restore_weights resume_callbacks",
-        "_manager": "CheckpointManager SavedCheckpoint",
+        "_manager": "CheckpointManager SavedCheckpoint fitting",
         # For trials, whose checkpoints hold the same.
         "_randomness": "random_state set_random_state stateful_draws_of_graph",
-        "_fit": "fitting",
         "_state": "ModelState",
         "generic_trainer.training._plain": "pickled read_state taken_state",
     },

@@ -47,22 +47,26 @@ class CallbackState:
                 )
         return [[type(each).__name__, _plain_state(each)] for each in self._callbacks]
 
-    def assign(self, values: list[Any], path: str) -> None:
+    def assign(self, values: list[Any], path: str, is_chief: bool = True) -> None:
         """Restores the result of `values`, which comes from the checkpoint with a path.
+
+        It is that of the chief, which may have more callbacks than other workers: TensorBoard's.
 
         Raises:
             ConfigurationError: other callbacks were saved.
         """
         expected = [name for name, _ in values]
         actual = [type(each).__name__ for each in self._callbacks]
-        if expected != actual:
+        if is_chief and expected != actual:
             raise ConfigurationError(
-                f"The checkpoint {path} does not fit resume_callbacks(callbacks=...): it was "
-                f"saved with the callbacks {expected}, and now there are {actual}. Pass the same "
-                "callbacks in the same order, or delete it to start afresh."
+                f"The checkpoint {path} does not fit the callbacks of fit: it was saved with "
+                f"{expected}, and now there are {actual}. Pass the same callbacks in the same "
+                "order, or delete it to start afresh."
             )
         # Copied, because callbacks change it, and it may be assigned again.
-        for callback, (_, state) in zip(self._callbacks, copy.deepcopy(values), strict=True):
+        states = iter(copy.deepcopy(values))
+        for callback, own in zip(self._callbacks, actual, strict=True):
+            state: dict[str, Any] = next((state for name, state in states if name == own), {})
             _set_plain_state(callback, state)
 
     def _with_paths(self) -> Iterator[tuple[str, str]]:
@@ -106,8 +110,9 @@ def _plain_state(callback: Any) -> dict[str, Any]:
 
 
 def _set_plain_state(callback: Any, state: dict[str, Any]) -> None:
-    if getattr(callback, "monitor_op", True) is None and state.get("best") is not None:
-        # Keras 3 does so at the end of the first epoch, and forgets the best value then.
+    if getattr(callback, "monitor_op", True) is None and "monitor_op" not in state:
+        # A function, which is not saved. Keras 3 sets it, once, at the end of an epoch, and then
+        # changes the sign of `min_delta`, which is saved.
         internals.KERAS_3_SET_MONITOR_OP.of(callback)()
     for name, value in state.items():
         own = getattr(callback, name, None)

@@ -1,5 +1,6 @@
 """Callbacks that resume a killed `fit` of Keras, and the weights that they save."""
 
+import functools
 import os
 import types
 from collections.abc import Sequence
@@ -7,8 +8,9 @@ from typing import Any
 
 from generic_trainer._core.files import gfile
 from generic_trainer.errors import ConfigurationError, raise_problems
-from generic_trainer.training.resume._fit import Resume, fitting
-from generic_trainer.training.resume._manager import CheckpointManager
+from generic_trainer.training.resume._fit import Resume
+from generic_trainer.training.resume._manager import CheckpointManager, fitting
+from generic_trainer.training.resume._schedule import Schedule
 from generic_trainer.training.resume._state import ModelState
 
 # The last `fn_args` for which there were callbacks, and the names of its fits: a retry has another.
@@ -49,8 +51,9 @@ def resume_callbacks(
        Without a seed, data that are iterated anew in each epoch are shuffled in another order, so
        that in the current epoch some rows come twice and others never.
        Paths in callbacks are those of the new run. A validation that shuffles may take its
-       examples in another order. Where several workers train, NumPy's and Python's state is
-       restored in the chief. Copies of the callbacks, as KerasTuner makes them, save nothing.
+       examples in another order, and so may the training, if `take` and `skip` have made the data
+       of both from one shuffle. Where several workers train, NumPy's and Python's state is restored
+       in the chief. Copies of the callbacks, as KerasTuner makes them, save nothing.
     4. By default a checkpoint is written every minute, and later if saving would take more than 1 %
        of the time of training; an explicit `every_steps` or `every_s` holds. Training continues
        while a checkpoint is written. If the disk is full, a warning is logged.
@@ -62,8 +65,8 @@ def resume_callbacks(
 
     Args:
         fn_args: the argument of `run_fn`.
-        callbacks: your own callbacks; they come first in the returned list. Their numbers,
-            strings and arrays are saved and restored.
+        callbacks: your own callbacks; they come first in the returned list. Numbers, strings and
+            arrays of all callbacks of the `fit` are saved and restored.
         every_steps: training steps between two checkpoints, instead of a time.
         every_s: seconds between two checkpoints. Both save whatever it costs: training then waits
             for the checkpoint before. SIGTERM and the end of `fit` always save at once.
@@ -100,17 +103,14 @@ def resume_callbacks(
         )
     raise_problems(ConfigurationError, "resume_callbacks", problems)
     _run.names.add(name)
-    others = list(callbacks)
     resume = Resume(
         os.path.join(directory, name),
-        others,
-        every_steps=every_steps,
-        every_s=every_s,
-        grace_s=preemption_grace_s,
+        functools.partial(Schedule, every_steps, every_s),
+        preemption_grace_s,
         max_to_keep=max_to_keep,
         wait_s=wait_s,
     )
-    return [*others, resume]
+    return [*callbacks, resume]
 
 
 def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:

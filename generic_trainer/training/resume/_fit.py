@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.progress import note
 from generic_trainer._core.signals import SigtermNotice
-from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
+from generic_trainer.errors import ConfigurationError, WorkerLostError
 from generic_trainer.training._watch import RESUMED
 from generic_trainer.training.distributed import (
     DataParallelStrategy,
@@ -28,7 +28,7 @@ from generic_trainer.training.distributed import (
     keep_metrics_in_worker_0,
 )
 from generic_trainer.training.resume._callback_state import CallbackState, logs_like, numbers_of
-from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint
+from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint, fitting
 from generic_trainer.training.resume._randomness import Unsaved, shared_variables
 from generic_trainer.training.resume._reader import (
     data_differ,
@@ -42,6 +42,7 @@ from generic_trainer.training.resume._state import ModelState
 
 _logger = logging.getLogger(__name__)
 
+_WITHOUT_STATE = {"LambdaCallback", "ProgbarLogger", "Progress"}
 # Directory of checkpoints → the callback of a fit in this process that has begun and not ended.
 _begun: dict[str, Resume] = {}
 
@@ -58,6 +59,7 @@ class _Position:
         done: whether `fit` has ended.
         stopped: whether a callback has ended training after this batch.
         epochs: that `fit` was to train; None until it has ended.
+        first: the epoch that `fit` began with, as Keras counts.
     """
 
     lengths: list[int] = dataclasses.field(default_factory=list)
@@ -66,6 +68,7 @@ class _Position:
     done: bool = False
     stopped: bool = False
     epochs: int | None = None
+    first: int = 0
 
     @property
     def steps(self) -> int:
@@ -91,7 +94,7 @@ class _OfEitherKeras(tf.keras.callbacks.Callback):
 
 
 class Resume(_OfEitherKeras):
-    """See `resume_callbacks`; must be the last of the callbacks.
+    """See `resume_callbacks`; becomes the last of the callbacks.
 
     Checkpoints are taken at the end of a batch. A resumed `fit` replays its past: Keras goes
     through the same epochs and batches as before and makes the same iterators, while no step is
@@ -102,22 +105,13 @@ class Resume(_OfEitherKeras):
     """
 
     def __init__(
-        self,
-        directory: str,
-        others: Sequence[Any],
-        *,
-        every_steps: int | None,
-        every_s: float | None,
-        grace_s: float,
-        **manager: Any,
+        self, directory: str, schedule_for: Callable[..., Schedule], grace_s: float, **manager: Any
     ) -> None:
         """See `resume_callbacks`; the further arguments are those of `CheckpointManager`."""
         super().__init__()
         self._open_manager = functools.partial(CheckpointManager, directory, **manager)
-        self._directory = directory
-        self._others = list(others)
-        self._schedule_for = functools.partial(Schedule, every_steps, every_s)
-        self._grace_s = grace_s
+        self._directory, self._schedule_for, self._grace_s = directory, schedule_for, grace_s
+        self._others: list[Any] = []  # of the same fit, once it has begun an epoch
         self._still_s = 0.0  # for the last checkpoint
         self._resources, self._muting = contextlib.ExitStack(), contextlib.ExitStack()
         self._position = _Position()
@@ -151,12 +145,10 @@ class Resume(_OfEitherKeras):
             self._notice = opened.enter_context(SigtermNotice(self._grace_s))
             self._stop = opened.enter_context(contextlib.closing(CommonStep(strategy)))
             self._schedule = opened.enter_context(contextlib.closing(self._schedule_for(strategy)))
-            if all(each is not self.model.history for each in self._others):
-                self._others.append(self.model.history)  # which fit has made
             # Keras 3 counts whole executions, also if the data end within the last one.
             self._lacking = self.model.steps_per_execution - 1 if is_keras_3(self.model) else 0
             self._state = ModelState(self.model, self._others)
-            self._callback_state = CallbackState(self._others)
+            opened.enter_context(self._replaced("on_epoch_begin", self._begin_epoch))
             saved = self._manager.latest()
             if saved is not None:
                 self._begin_replay(saved)
@@ -248,15 +240,29 @@ class Resume(_OfEitherKeras):
 
     def _mute(self) -> None:
         """Keeps the replay from calling other callbacks and from evaluating."""
-        keras = sys.modules["keras" if is_keras_3(self.model) else "tf_keras"]
-        for event in ("epoch", "train_batch"):
-            for hook in (f"on_{event}_begin", f"on_{event}_end"):
-                method = internals.replaced_method(
-                    keras.callbacks.CallbackList, hook, functools.partial(self._call, hook)
-                )
-                self._muting.enter_context(method)
+        for hook in ("on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
+            self._muting.enter_context(self._replaced(hook, functools.partial(self._call, hook)))
         self.model.evaluate = lambda *args, **kwargs: {}
         self._muting.callback(delattr, self.model, "evaluate")
+
+    def _replaced(self, hook: str, around: Callable[..., Any]) -> Any:
+        keras: Any = sys.modules["keras" if is_keras_3(self.model) else "tf_keras"]
+        return internals.replaced_method(keras.callbacks.CallbackList, hook, around)
+
+    def _begin_epoch(
+        self, original: Callable[..., Any], callbacks: Any, epoch: int, *args: Any
+    ) -> Any:
+        """Takes in the other callbacks, which now come before this one; then as `_call`."""
+        found: list[Any] = callbacks.callbacks
+        if self in found and not hasattr(self, "_callback_state"):
+            found.sort(key=lambda each: each is self)
+            self._others += [e for e in found[:-1] if type(e).__name__ not in _WITHOUT_STATE]
+            self._callback_state = CallbackState(self._others)
+            if self._goal is not None and self._goal.first != epoch:
+                self.close()
+                raise data_differ()
+            self._position.first = epoch
+        return self._call("on_epoch_begin", original, callbacks, epoch, *args)
 
     def _call(
         self, hook: str, original: Callable[..., Any], callbacks: Any, *args: Any, **kwargs: Any
@@ -315,7 +321,7 @@ class Resume(_OfEitherKeras):
     def _restore(self) -> None:
         with fitting(self._path):
             self._state.read()
-            self._callback_state.assign(self._state.saved["callbacks"], self._path)
+            self._callback_state.assign(self._state.saved["callbacks"], self._path, is_chief())
             keep_metrics_in_worker_0(self.model, are_sums=True)
 
     def _save(self, *, wait: bool = False) -> None:
@@ -370,17 +376,3 @@ class _Copy(_OfEitherKeras):
             "trial. To resume it, call resume_callbacks with another name for each fit, in "
             "HyperModel.fit for example."
         )
-
-
-@contextlib.contextmanager
-def fitting(path: str) -> Iterator[None]:
-    """Replaces errors of a checkpoint that belongs to another model or other data."""
-    try:
-        yield
-    except (AssertionError, KeyError, TypeError, ValueError, tf.errors.OpError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
-        raise TrainingError(
-            f"The checkpoint {path} does not fit the model and the data of this run: {error}. "
-            "Restore the code that wrote it, or delete the checkpoint to start afresh."
-        ) from error

@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -33,9 +33,11 @@ from generic_trainer._core.files import (
     sha256_of_file,
     write_whole,
 )
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.progress import note
 from generic_trainer._core.scratch import NO_LOCKS, ScratchFolder, lock_directory
 from generic_trainer.errors import ConfigurationError, TrainingError
+from generic_trainer.training.resume._state import ModelState
 
 _NAME = re.compile(r"step-(\d+)\.(\d+)$")
 _UNFINISHED = ".unfinished-"
@@ -60,7 +62,7 @@ class SavedCheckpoint:
     metadata: Mapping[str, Any]
 
 
-class CheckpointManager:
+class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
     """Writes checkpoints into a directory and finds the newest good one again.
 
     ::
@@ -131,9 +133,6 @@ class CheckpointManager:
         """Waits for pending writes and releases the lock; may be called twice."""
         with self._resources:
             self.settle()
-
-    def __enter__(self) -> CheckpointManager:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -223,20 +222,31 @@ class CheckpointManager:
         that ends, TensorFlow restores the position, but may shuffle the passes that follow in
         another way than without an interruption.
 
+        TensorFlow leaves out parts of a model of Keras 3: layers in lists and dicts, and the
+        generators of layers such as `Dropout`. So all variables of such a model are saved once
+        more, in a directory with its name.
+
         Args:
             step: see `save`.
             objects: name → object.
             metadata: see `save`.
         """
         checkpoint = tf.train.Checkpoint(**objects)
-        return self.save(
-            step, lambda directory: checkpoint.write(os.path.join(directory, _OBJECTS)), metadata
-        )
+
+        def write(directory: str) -> None:
+            checkpoint.write(os.path.join(directory, _OBJECTS))
+            for name, state in _models_of_keras_3(objects):
+                os.makedirs(os.path.join(directory, name))
+                state.find_variables()
+                state.take({})(os.path.join(directory, name))
+
+        return self.save(step, write, metadata)
 
     def restore_objects(self, objects: Mapping[str, Any]) -> SavedCheckpoint | None:
         """Restores the newest complete checkpoint of `save_objects` into the same objects.
 
-        Variables that are made only later get their values when they are made.
+        A model of Keras 3 that has no variables yet is built. Other variables that are made only
+        later get their values when they are made.
 
         Returns:
             The checkpoint; None if there is none, and nothing was changed.
@@ -248,13 +258,11 @@ class CheckpointManager:
         if saved is None:
             return None
         path = os.path.join(saved.path, _OBJECTS)
-        try:
+        with fitting(saved.path):
+            # First, as it builds them: what Keras 3 makes after `read`, some layers have twice.
+            for name, state in _models_of_keras_3(objects):
+                state.read_weights(os.path.join(saved.path, name))
             tf.train.Checkpoint(**objects).read(path).assert_existing_objects_matched()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise TrainingError(
-                f"The checkpoint {saved.path} does not fit {sorted(objects)}: {error}. Restore "
-                "into the objects that were saved, or delete it to start afresh."
-            ) from error
         return saved
 
     def _next(self, step: int, metadata: Mapping[str, Any] | None) -> SavedCheckpoint:
@@ -302,6 +310,27 @@ class CheckpointManager:
 
     def _good(self) -> list[str]:
         return [name for name in self._names() if name not in self._damaged]
+
+
+@contextlib.contextmanager
+def fitting(path: str) -> Iterator[None]:
+    """Replaces errors of a checkpoint that belongs to another model or other data."""
+    try:
+        yield
+    except (AssertionError, KeyError, TypeError, ValueError, tf.errors.OpError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise TrainingError(
+            f"The checkpoint {path} does not fit the model and the data of this run: {error}. "
+            "Restore the code that wrote it, or delete the checkpoint to start afresh."
+        ) from error
+
+
+def _models_of_keras_3(objects: Mapping[str, Any]) -> Iterator[tuple[str, ModelState]]:
+    """Yields models of which TensorFlow leaves out layers in lists, and generators of layers."""
+    for name, each in objects.items():
+        if hasattr(each, "distribute_strategy") and is_keras_3(each):
+            yield name, ModelState(each)
 
 
 def _step_and_attempt(name: str) -> tuple[int, int]:

@@ -123,7 +123,8 @@ def data_differ() -> TrainingError:
     """Returns the error of a checkpoint whose data were longer, or shorter."""
     return TrainingError(
         "The data, or the epochs and steps of fit, are not those of the checkpoint in use: they "
-        "end at another batch. Restore them, or delete the checkpoints to start afresh."
+        "end at another batch. Restore them, without BackupAndRestore, which resumes at another "
+        "epoch, or delete the checkpoints to start afresh."
     )
 
 

@@ -89,6 +89,9 @@ class CommonStep:
     without every worker, so none of them is past it by then.
 
     Source: how `tf.distribute.experimental.PreemptionCheckpointHandler` has workers agree.
+
+    Attributes:
+        is_common: whether there are other workers.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy | None) -> None:
@@ -99,15 +102,11 @@ class CommonStep:
         """
         kinds = (tf.distribute.MultiWorkerMirroredStrategy, DataParallelStrategy)
         self._connected: Any = runtime() if isinstance(strategy, kinds) else None
+        self.is_common = self._connected is not None
         self._step: int | None = None
-        if self._connected is not None:
+        if self.is_common:
             self._name = f"step/{next(_numbers)}"
             threading.Thread(target=self._listen, name=self._name, daemon=True).start()
-
-    @property
-    def is_common(self) -> bool:
-        """Whether there are other workers."""
-        return self._connected is not None
 
     def is_due(self, step: int, *, is_wanted: bool) -> bool:
         """Returns whether this step is that of all workers; without others, as soon as wanted."""

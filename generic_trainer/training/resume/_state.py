@@ -128,7 +128,7 @@ class OwnOfReplicas:
             strategy: of the model.
             variables: TensorFlow's, and lookup tables.
         """
-        self._strategy = strategy
+        self._parts = strategy.experimental_local_results  # of this process
         self._spans_workers = isinstance(strategy, _MULTI_WORKER)
         self._own = [
             variable
@@ -156,11 +156,6 @@ class OwnOfReplicas:
                 tf.nest.flatten(parts), tf.nest.flatten(arrays), strict=True
             ):
                 variable.assign(array)
-
-    def _parts(self, variable: Any) -> tuple[Any, ...]:
-        """Returns the variables of the replicas of this process."""
-        parts: tuple[Any, ...] = self._strategy.experimental_local_results(variable)
-        return parts
 
 
 def adapted_state(model: Any) -> dict[str, Any]:

@@ -24,29 +24,31 @@ from tests.training.resume.fits import at_batch, fn_args
 STEPS_PER_EPOCH, EPOCHS, EVERY_STEPS = 10, 4, 4
 
 
-def dataset(path: str, kind: str, reader: Any = "auto") -> tf.data.Dataset:
+def dataset(path: str, kind: str) -> tf.data.Dataset:
     options = TensorFlowDatasetOptions(
         batch_size=10, num_epochs=None if kind == "endless" else 1, label_key="y"
     )
-    examples = make_dataset_factory(seed=5, path=reader)([path], options, helpers.read_schema())
+    examples = make_dataset_factory(seed=5)([path], options, helpers.read_schema())
     return examples.map(lambda features, label: (features["x"], label))
 
 
 def compiled_model(keras: Any) -> Any:
     keras.utils.set_random_seed(1)
     layers = keras.layers
-    dropout = layers.Dropout(0.2)
-    if not is_keras_3(dropout):
-        dropout = dropout_with_generator(keras)
     model = keras.Sequential(
-        [layers.Dense(8, activation="relu"), layers.BatchNormalization(), dropout, layers.Dense(1)]
+        [
+            *(layers.Dense(8, activation="relu"), layers.BatchNormalization()),
+            *(dropout_with_generator(keras), layers.Dense(1)),
+        ]
     )
     model.compile("adam", "mse", metrics=["mae"])
     return model
 
 
 def dropout_with_generator(keras: Any) -> Any:
-    """Returns a Dropout of Keras 2 whose random state can be saved."""
+    """Returns a Dropout whose random state can be saved."""
+    if is_keras_3(keras.layers.Dropout(0.2)):
+        return keras.layers.Dropout(0.2)
     keras.backend.experimental.enable_tf_random_generator()
     try:
         return keras.layers.Dropout(0.2)

@@ -59,10 +59,6 @@ def lose(path: Path, dice: random.Random) -> None:
     path.unlink()
 
 
-def lengthen(path: Path, dice: random.Random) -> None:
-    path.write_bytes(path.read_bytes() + dice.randbytes(dice.randint(1, 9)))
-
-
 def replace(path: Path, dice: random.Random) -> None:
     path.write_bytes(dice.choice([b"", b"{}", b"[]", b"null", b"[" * 200_000, b"\x00" * 99]))
 
@@ -89,7 +85,7 @@ def change_the_manifest(path: Path, dice: random.Random) -> None:
 
 
 DAMAGES: list[Callable[[Path, random.Random], None]] = [
-    *(flip, flip, truncate, lose, lengthen),
+    *(flip, flip, truncate, lose),
     *(replace, replace_by_another, replace_by_a_folder, change_the_manifest),
 ]
 

@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import functools
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ import pytest
 
 from generic_trainer import training
 from generic_trainer._core.progress import ProgressReader
+from generic_trainer.training.resume._callback_state import CallbackState
 from tests.training.resume.fits import Ended, fn_args, ones, values
 
 
@@ -53,12 +55,11 @@ def fit(keras: Any, tmp_path: Path, run: str, end: int = 0) -> Any:
     directory = tmp_path / run
     directory.mkdir()
     callback = recorder(keras, end)(str(directory))
-    resume = training.resume_callbacks(
-        fn_args(tmp_path / "checkpoints"), callbacks=[callback], every_steps=1
-    )
+    resume = training.resume_callbacks(fn_args(tmp_path / "checkpoints"), every_steps=1)
     calls, data = callback.calls, ones(4).filter(lambda x, y: True)  # of unknown length
     with training.watched(str(tmp_path)):
-        model.fit(data, epochs=3, verbose=0, validation_data=ones(4), callbacks=resume)
+        fit = functools.partial(model.fit, data, epochs=3, verbose=0, validation_data=ones(4))
+        fit(callbacks=[*resume, callback])
     assert callback.calls is calls  # `run_fn` may hold it too
     return callback
 
@@ -82,6 +83,18 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
     assert not list((tmp_path / "third").iterdir())
     assert finished.calls == resumed.calls
     assert values(finished.model) == values(resumed.model)
+
+
+def test_min_delta_keeps_its_sign_if_the_best_value_is_still_to_come(keras: Any) -> None:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("adam", "mse", run_eagerly=True)
+    arguments = {"min_delta": 1.0, "start_from_epoch": 2}
+    first, second = (keras.callbacks.EarlyStopping("loss", **arguments) for _ in range(2))
+    model.fit(ones(), verbose=0, callbacks=[first])
+    second.set_model(model)
+    CallbackState([second]).assign(CallbackState([first]).values(), "path")
+    second.on_epoch_end(1, {"loss": 1.0})
+    assert second.min_delta == first.min_delta == -1.0
 
 
 def test_a_copy_of_the_callbacks_starts_afresh(

@@ -106,30 +106,6 @@ def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str
         resume_callbacks(object(), **arguments)
 
 
-def test_either_keras_resumes_in_one_process(tmp_path: Path, examples: str, keras: Any) -> None:
-    if tf.config.list_physical_devices("GPU"):
-        pytest.skip("a GPU adds up in another order each time, unless the whole process forbids it")
-
-    def result_of(directory: Path, *callbacks: Any) -> Any:
-        model = fit_in_child.compiled_model(keras)
-        resume = resume_callbacks(fn_args(directory), every_steps=4)
-        data = fit_in_child.dataset(examples, "finite", reader="stream")
-        history = model.fit(
-            data.unbatch().shuffle(30, seed=3).batch(10),
-            epochs=fit_in_child.EPOCHS,
-            verbose=0,
-            callbacks=[*resume, *callbacks],
-        )
-        return history.epoch, history.history, values(model)
-
-    unbroken = result_of(tmp_path / "unbroken")
-    with pytest.raises(Ended):
-        result_of(tmp_path / "killed", ending(keras, 26))  # in epoch 3 of 4
-    assert result_of(tmp_path / "killed") == unbroken
-    # Training had ended: another attempt, whose export failed say, has the result at once.
-    assert result_of(tmp_path / "killed", ending(keras, 1)) == unbroken
-
-
 def test_where_a_fit_cannot_be_resumed_exactly_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, keras: Any
 ) -> None:
@@ -181,13 +157,6 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert saved[0] == "step-000000000001.0"
     assert all(name >= "step-000000000006" for name in saved[1:])
     assert saved[-1].startswith("step-000000000008")
-
-
-def test_an_explicit_every_steps_holds(tmp_path: Path) -> None:
-    callbacks = resume_callbacks(fn_args(tmp_path), every_steps=2, max_to_keep=9)
-    tiny_model().fit(ones(8), verbose=0, callbacks=callbacks)
-    saved = sorted((tmp_path / "fit").glob("step-*"))
-    assert [int(each.stem.removeprefix("step-")) for each in saved] == [2, 4, 6, 8, 8]  # the end
 
 
 def test_each_fit_of_a_run_needs_a_name(tmp_path: Path) -> None:
