@@ -177,6 +177,7 @@ def test_a_program_of_the_blog_as_a_script(tmp_path):
 @needs_slim
 @pytest.mark.slow
 def test_a_program_of_the_blog_as_a_module_file(tmp_path):
+    load(lambda: None, [""])  # forgets the flags of a script before
     config = {"steps": 90, "rate": 0.01}
     fn_args = run_module_file(ported(FILES / "numerals.py", tmp_path), custom_config=config)
     assert steps_of(fn_args.model_run_dir) == 90
