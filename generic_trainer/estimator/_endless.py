@@ -5,26 +5,12 @@ steps: then they end with their data, or when a hook stops them. A dataset that 
 no end.
 """
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer.errors import ConfigurationError
 
 _LISTENERS = "saving_listeners"  # of a TrainSpec alone
-
-
-def refusing_endless(train_and_evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a `train_and_evaluate` that raises `ConfigurationError` if it would never end."""
-
-    @functools.wraps(train_and_evaluate)
-    def refusing(estimator: Any, train_spec: Any, eval_spec: Any) -> Any:
-        refuse_endless(estimator, train_spec, "max_steps")
-        refuse_endless(estimator, eval_spec, "steps")
-        return train_and_evaluate(estimator, train_spec, eval_spec)
-
-    return refusing
 
 
 def refuse_endless(estimator: Any, spec: Any, limit: str) -> None:
@@ -45,7 +31,7 @@ def refuse_endless(estimator: Any, spec: Any, limit: str) -> None:
         )
 
 
-def _is_endless(estimator: Any, input_fn: Callable[..., Any], mode: str) -> bool:
+def _is_endless(estimator: Any, input_fn: Any, mode: str) -> bool:
     """Whether a dataset repeats forever, and no hook of the model's own could stop."""
     import tensorflow as tf  # not with this package
 

@@ -21,7 +21,6 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +28,7 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief, is_one_of_several, this_task
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer.estimator._endless import refusing_endless
+from generic_trainer.estimator._endless import refuse_endless
 from generic_trainer.training import distributed, keras_2_unconverted
 
 _TRAIN, _EVAL = "train", "eval"  # tf.estimator.ModeKeys
@@ -53,7 +52,7 @@ def as_slot() -> Iterator[None]:
         yield
 
 
-def extend(module: ModuleType, user_context: Callable[[], Any]) -> None:
+def extend(module: Any, user_context: Callable[[], Any]) -> None:
     """Makes the functions of a module of `tensorflow_estimator` work on several workers.
 
     What would never end is refused. Those that call the user's functions do so in `user_context`,
@@ -62,7 +61,10 @@ def extend(module: ModuleType, user_context: Callable[[], Any]) -> None:
     functions: dict[str, Callable[..., Any]]
     match module.__name__.rpartition(".")[2]:
         case "training":
-            owner, functions = module, {"train_and_evaluate": _train_and_evaluate}
+            original = module.train_and_evaluate
+            refusing = functools.partial(_train_and_evaluate, original)
+            module.train_and_evaluate = functools.wraps(original)(refusing)
+            return
         case "run_config":
             owner = module.RunConfig
             functions = {internals.ESTIMATOR_INIT_CLUSTER.name: _init_cluster}
@@ -76,8 +78,6 @@ def extend(module: ModuleType, user_context: Callable[[], Any]) -> None:
             }
     for name, around in functions.items():
         method = _around(getattr(owner, name), around)
-        if around is _train_and_evaluate:
-            method = refusing_endless(method)
         if around in (_call_input_fn, _call_model_fn):
             method = user_context()(keras_2_unconverted()(method))
         setattr(owner, name, method)
@@ -108,8 +108,11 @@ def _init_cluster(original: Any, config: Any, tf_config: Any) -> None:
     internals.ESTIMATOR_TASK_TYPE.set(config, this_task().type)
 
 
-def _train_and_evaluate(original: Any, *args: Any, **kwargs: Any) -> Any:
-    return distributed.gather(original(*args, **kwargs))[0]
+def _train_and_evaluate(original: Any, estimator: Any, train_spec: Any, eval_spec: Any) -> Any:
+    refuse_endless(estimator, train_spec, "max_steps")
+    refuse_endless(estimator, eval_spec, "steps")
+    result = original(estimator, train_spec, eval_spec)
+    return distributed.gather(result)[0] if trains_with_others() else result
 
 
 def _train(

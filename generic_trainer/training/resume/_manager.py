@@ -262,6 +262,12 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
             # First, as it builds them: what Keras 3 makes after `read`, some layers have twice.
             for name, state in _models_of_keras_3(objects):
                 state.read_weights(os.path.join(saved.path, name))
+            reader = tf.compat.v1.train.NewCheckpointReader(path)  # also on ram://
+            for name, each in objects.items():
+                scale = f"{name}/dynamic_scale/.ATTRIBUTES/VARIABLE_VALUE"
+                if reader.has_tensor(scale) and not getattr(each, "built", True):
+                    # Of Keras 3, which scales the first loss by this, and then makes the variable.
+                    each.initial_scale = float(reader.get_tensor(scale))
             tf.train.Checkpoint(**objects).read(path).assert_existing_objects_matched()
         return saved
 

@@ -181,6 +181,16 @@ def test_layers_in_lists_come_back(tmp_path: Path) -> None:
     assert len(second.weights) == 4
 
 
+def test_the_first_loss_of_keras_3_is_scaled_as_the_last_one(tmp_path: Path) -> None:
+    by: Any = importlib.import_module("keras").optimizers
+    first, second = (by.LossScaleOptimizer(by.SGD(), 8.0, dynamic_growth_steps=1) for _ in range(2))
+    first.apply([tf.constant(1.0)], [tf.Variable(1.0)])
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save_objects(1, {"optimizer": first})
+        manager.restore_objects({"optimizer": second})
+    assert second.scale_loss(1.0) == first.scale_loss(1.0) == 16.0
+
+
 def test_objects_of_another_shape_are_refused(tmp_path: Path) -> None:
     with CheckpointManager(str(tmp_path)) as manager:
         manager.save_objects(1, {"weights": tf.Variable([0.0, 0.0])})
