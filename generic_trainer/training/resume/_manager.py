@@ -224,7 +224,8 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
 
         TensorFlow leaves out parts of a model of Keras 3: layers in lists and dicts, and the
         generators of layers such as `Dropout`. So all variables of such a model are saved once
-        more, in a directory with its name.
+        more, in a directory with its name. A `Dropout` of Keras 2 draws with ops whose state cannot
+        be saved: after a restart it draws other numbers.
 
         Args:
             step: see `save`.
