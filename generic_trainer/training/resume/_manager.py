@@ -236,10 +236,10 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
 
         def write(directory: str) -> None:
             checkpoint.write(os.path.join(directory, _OBJECTS))
-            for name, state in _models_of_keras_3(objects):
-                os.makedirs(os.path.join(directory, name))
+            for folder, state in _partly_saved(objects, directory):
+                os.makedirs(folder)
                 state.find_variables()
-                state.take({})(os.path.join(directory, name))
+                state.take({})(folder)
 
         return self.save(step, write, metadata)
 
@@ -261,8 +261,8 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         path = os.path.join(saved.path, _OBJECTS)
         with fitting(saved.path):
             # First, as it builds them: what Keras 3 makes after `read`, some layers have twice.
-            for name, state in _models_of_keras_3(objects):
-                state.read_weights(os.path.join(saved.path, name))
+            for folder, state in _partly_saved(objects, saved.path):
+                state.read_weights(folder)
             reader = tf.compat.v1.train.NewCheckpointReader(path)  # also on ram://
             for name, each in objects.items():
                 scale = f"{name}/dynamic_scale/.ATTRIBUTES/VARIABLE_VALUE"
@@ -333,11 +333,11 @@ def fitting(path: str) -> Iterator[None]:
         ) from error
 
 
-def _models_of_keras_3(objects: Mapping[str, Any]) -> Iterator[tuple[str, ModelState]]:
-    """Yields models of which TensorFlow leaves out layers in lists, and generators of layers."""
+def _partly_saved(objects: Mapping[str, Any], directory: str) -> Iterator[tuple[str, ModelState]]:
+    """Yields folders in a checkpoint, and models of Keras 3, which TensorFlow saves in part."""
     for name, each in objects.items():
         if hasattr(each, "distribute_strategy") and is_keras_3(each):
-            yield name, ModelState(each)
+            yield os.path.join(directory, name), ModelState(each)
 
 
 def _step_and_attempt(name: str) -> tuple[int, int]:
