@@ -81,7 +81,7 @@ def taken_state(name: str, value: Any) -> Callable[[str], None]:
         ValueError: it has objects of other classes than those of data.
     """
     content = pickled(value)
-    return lambda directory: write_whole(os.path.join(directory, f"{name}.pickle"), content)
+    return lambda directory: write_whole(_path(directory, name), content)
 
 
 def read_state(directory: str, name: str) -> Any:
@@ -90,4 +90,8 @@ def read_state(directory: str, name: str) -> Any:
     Raises:
         ValueError: it has objects of other classes than those of data.
     """
-    return unpickled_data(read_whole(os.path.join(directory, f"{name}.pickle")))
+    return unpickled_data(read_whole(_path(directory, name)))
+
+
+def _path(directory: str, name: str) -> str:
+    return os.path.join(directory, f"{name}.pickle")

@@ -249,9 +249,7 @@ class Resume(_OfEitherKeras):
         keras: Any = sys.modules["keras" if is_keras_3(self.model) else "tf_keras"]
         return internals.replaced_method(keras.callbacks.CallbackList, hook, around)
 
-    def _begin_epoch(
-        self, original: Callable[..., Any], callbacks: Any, epoch: int, *args: Any
-    ) -> Any:
+    def _begin_epoch(self, original: Any, callbacks: Any, epoch: int, *args: Any) -> Any:
         """Takes in the other callbacks, which now come before this one; then as `_call`."""
         found: list[Any] = callbacks.callbacks
         if self in found and not hasattr(self, "_callback_state"):
