@@ -12,7 +12,7 @@ export VENV STACK PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pipeline notebook test test-slow campaigns test-all lint types docs format ci constraints clean
+.PHONY: help setup pipeline notebook test test-slow campaigns test-all check lint types docs format ci constraints clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,8 @@ campaigns: setup ## run the campaigns: kills, clusters, slots, resumes, inputs (
 
 test-all: setup ## run every test
 	$(PY) -m pytest $(ARGS)
+
+check: lint types docs ## what to run before each commit: style, types, the documents' links
 
 lint: setup ## check style and formatting
 	$(PY) -m ruff check .
