@@ -120,18 +120,18 @@ _KINDS: dict[str, tuple[str, str, Rules]] = {
 
 def _typed(value: Any, kind: str, place: str) -> Iterator[str]:
     """Yields how a value differs from a type of an OpenAPI description."""
-    if match := re.fullmatch(r"list\[(.+)\]", kind):
+    if match := re.fullmatch(r"[Ll]ist\[(.+)\]", kind):
         if not isinstance(value, list):
             yield f"{place} must be a list, not {value!r}"
             return
         for number, item in enumerate(value):
             yield from _typed(item, match[1], f"{place}[{number}]")
-    elif match := re.fullmatch(r"dict\(str, (.+)\)", kind):
+    elif match := re.fullmatch(r"dict\(str, (.+)\)|Dict\[str, (.+)\]", kind):
         if not isinstance(value, dict):
             yield f"{place} must be an object, not {value!r}"
             return
         for name, item in value.items():
-            yield from _typed(item, match[1], f"{place}.{name}")
+            yield from _typed(item, match[1] or match[2], f"{place}.{name}")
             if place.endswith(("requests", "limits")) and not _QUANTITY.fullmatch(str(item)):
                 yield f"{place}.{name}: {item!r} is no quantity"
     elif kind in ("str", "int", "bool"):

@@ -33,8 +33,9 @@ _TIMEOUT_S = (10, 60)
 _NOT_FOUND, _CONFLICT = 404, 409
 # Condition of a job that holds → its phase.
 _PHASES: dict[str, Any] = {"Failed": "failed", "Succeeded": "succeeded", "Complete": "succeeded"}
-# Seconds to connect, and to answer: a log may contain nothing new for hours.
-_LOG_TIMEOUT_S = (10, None)
+# Seconds to connect, and to answer: a log may contain nothing new for days. None, for ever, is
+# refused by the client's release 37.
+_LOG_TIMEOUT_S = (10, 30 * 24 * 3600)
 
 
 def options_of(distribution: Distribution) -> KubernetesOptions:
