@@ -23,7 +23,7 @@ GROUPS = (
     ("tied to this machine, library or code", "python_ops denied_ops unregistered_ops "
      "absolute_paths devices compiled_functions tensorflow_version served_by session"),
     ("predictions: NaN, random, of the wrong row, or none", "scores row_independence deterministic "
-     "output_per_row outputs_finite outputs_vary state_growth latency memory"),
+     "output_per_row outputs_finite outputs_vary outputs_utf8 state_growth latency memory"),
     ("rows that the first examples do not show, other names and words", "eval_rows schema_rows "
      "observed_rows unforeseen_rows batch_sizes without_label without_optional schema_features "
      "vocabularies"),

@@ -23,6 +23,9 @@ from generic_trainer.launchers import Distribution, Job, TrainingRequest, launch
 from generic_trainer.user_code import defines_function
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, all_checks
 
+# Type of a schema's feature → the list that holds it in an example.
+_KINDS = {1: "bytes_list", 2: "int64_list", 3: "float_list"}
+_EXAMPLES = 100  # that show the features
 _EXPORT_FN = "export_fn"
 _REHEARSAL_DIR = "rehearsal"
 _TIMEOUT_S = 120.0  # of `export_fn`, if the contract does not ask for it
@@ -80,19 +83,28 @@ def _examples(request: TrainingRequest) -> dict[str, Any]:
 
 
 def _transformed(request: TrainingRequest, pattern: str) -> bool:
-    """Whether the examples are the output of the transform graph rather than its input."""
+    """Whether the examples are the output of the transform graph rather than its input.
+
+    Raw features can have the names of transformed ones. If they have the same dtypes too, only the
+    directory shows that they are raw.
+    """
     if request.transform_graph_path is None:
         return False
+    if any(pattern.startswith(os.path.join(uri, "")) for uri in request.raw_examples):
+        return False
     schema = load_schema(os.path.join(request.transform_graph_path, tfx_names.TRANSFORMED_SCHEMA))
-    return features_of(pattern, 1) <= {feature.name for feature in schema.feature}
+    kinds = {feature.name: _KINDS.get(feature.type, "") for feature in schema.feature}
+    return all(
+        name in kinds and (found <= {kinds[name]} or not kinds[name])
+        for name, found in features_of(pattern).items()
+    )
 
 
-def features_of(examples: str | Sequence[bytes], count: int = 100) -> set[str]:
-    """Returns the features that the first examples have.
+def features_of(examples: str | Sequence[bytes]) -> dict[str, set[str]]:
+    """Returns feature → the kinds of its lists in the first examples, without empty ones.
 
     Args:
         examples: a pattern of TFRecord files, or serialized examples.
-        count: how many examples to look at.
 
     Raises:
         DataError: they cannot be read.
@@ -103,7 +115,7 @@ def features_of(examples: str | Sequence[bytes], count: int = 100) -> set[str]:
     from generic_trainer._core.records import read_records
 
     try:
-        found = [tf.train.Example.FromString(each) for each in read_records(examples, count)]
+        found = [tf.train.Example.FromString(each) for each in read_records(examples, _EXAMPLES)]
     except DecodeError as error:
         path = examples if isinstance(examples, str) else None
         raise errors.DataError(
@@ -111,7 +123,11 @@ def features_of(examples: str | Sequence[bytes], count: int = 100) -> set[str]:
             "the split again.",
             path=path,
         ) from error
-    return {name for example in found for name in example.features.feature}
+    kinds: dict[str, set[str]] = {}
+    for name, feature in (item for each in found for item in each.features.feature.items()):
+        kind = feature.WhichOneof("kind")
+        kinds.setdefault(name, set()).update([kind] if kind else [])
+    return kinds
 
 
 def rehearse(job: Job, contract: ServingContract, checker: Checker) -> None:

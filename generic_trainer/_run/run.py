@@ -99,7 +99,7 @@ def _check_label_keys(contract: ServingContract) -> None:
         return
     features = {feature.name for feature in load_schema(contract.schema).feature}
     if not features.issuperset(contract.label_keys):  # or the schema is incomplete
-        features |= features_of(contract.examples or ())
+        features |= features_of(contract.examples or ()).keys()
     problems = [
         f"no feature {label!r} in the schema or the examples{did_you_mean(label, features)}"
         for label in contract.label_keys

@@ -35,8 +35,8 @@ CHECK_NAMES = (
     "label_inputs", "unregistered_ops", "denied_ops", "python_ops", "file_ops", "absolute_paths",
     "devices", "compiled_functions", "assets", "vocabularies", "variables_read", "variables_finite",
     "eval_config", "eval_signatures", "loads", "scores", "output_per_row", "outputs_finite",
-    "outputs_vary", "deterministic", "row_independence", "golden", "without_label", "warmup",
-    "latency", "memory", "eval_rows", "without_optional", "schema_rows", "observed_rows",
+    "outputs_vary", "outputs_utf8", "deterministic", "row_independence", "golden", "without_label",
+    "warmup", "latency", "memory", "eval_rows", "without_optional", "schema_rows", "observed_rows",
     "batch_sizes", "unforeseen_rows", "state_growth", "format_scores", "parity", "eval_rehearsal",
     "session", "base_model",
 )  # fmt: skip

@@ -9,7 +9,7 @@ that restore the variables.
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from generic_trainer._core import internals
@@ -21,6 +21,14 @@ _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 # Methods of a table or another resource that `tf.saved_model.load` calls, and its destructor.
 _RESOURCE_METHODS = ("_create_resource", "_initialize", "_destroy_resource")
 
+# Ops that hand values on and compute nothing.
+HANDS_ON = frozenset({
+    "ConcatV2", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "Merge", "NextIteration",
+    "Pack", "Reshape", "Slice", "Snapshot", "Split", "SplitV", "Squeeze", "StopGradient",
+    "StridedSlice", "Switch", "Tile", "Transpose", "Unpack",
+})  # fmt: skip
+# Calls whose outputs are those of each function that they may call.
+_CALLS = re.compile(r"(Stateful)?PartitionedCall|(Stateless)?(If|Case)")
 # Ops that fill a queue or the like, and ops that take out of it.
 QUEUES = {
     r"QueueEnqueue(Many)?(V2)?": r"QueueDequeue(Many|UpTo)?(V2)?",
@@ -141,12 +149,43 @@ class Graph:
 
         return {each: self.placed[each] for each in reached(places, onward) if each in self.placed}
 
-    def upstream_of(self, readers: Iterable[Node]) -> set[Place]:
-        """Returns the places from which some nodes are computed, through calls of functions."""
+    def computing(self, tensors: Iterable[str]) -> set[Place]:
+        """Returns the places that give tensors of the graph itself their values.
+
+        Of a function, only the nodes count from which the needed outputs are computed.
+        """
+
+        def sources(tensor: tuple[str, str]) -> Iterator[tuple[str, str]]:
+            function, text = tensor
+            if (node := self.placed.get((function, node_name(text)))) is None:
+                return  # an argument; the inputs of the call are followed
+            yield from ((function, each) for each in node.input if each[0] != "^")
+            for name in self.functions.keys() & functions_of(node):
+                called = self.functions[name]
+                outputs = [called.ret[output.name] for output in called.signature.output_arg]
+                if _CALLS.fullmatch(node.op):
+                    number = int(text.rpartition(":")[2]) if ":" in text else 0
+                    outputs = outputs[number : number + 1]
+                yield from ((name, each) for each in outputs)
+
+        found = reached((("", tensor) for tensor in tensors), sources)
+        return {(function, node_name(tensor)) for function, tensor in found}
+
+    def upstream_of(
+        self, readers: Iterable[Node], through: Container[str] | None = None
+    ) -> set[Place]:
+        """Returns the places from which some nodes are computed, through calls of functions.
+
+        Args:
+            readers: the nodes.
+            through: the ops whose inputs are followed; None for all.
+        """
 
         def sources(place: Place) -> Iterator[Place]:
             function, name = place
             if place in self.placed:
+                if through is not None and self.placed[place].op not in through:
+                    return
                 yield from ((function, node_name(each)) for each in self.placed[place].input)
             elif name in self.arguments.get(function, ()):
                 # Inputs of a call are the function's arguments, behind a condition or the like.

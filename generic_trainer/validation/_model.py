@@ -21,7 +21,14 @@ from generic_trainer.errors import DataError
 from generic_trainer.validation._access import is_inside
 from generic_trainer.validation._check import Finding, if_concerned
 from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._graph import Graph, Node, library_of, node_name
+from generic_trainer.validation._graph import (
+    HANDS_ON,
+    Graph,
+    Node,
+    library_of,
+    node_name,
+    tensors_of,
+)
 from generic_trainer.validation._schema_rows import (
     DTYPE_OF_LIST,
     ObservedFeature,
@@ -208,14 +215,25 @@ class ModelUnderTest:
         """Every node: the graph's own, and those inside each library function."""
         return self.graph.nodes
 
-    @functools.cached_property
-    def is_half(self) -> bool:
-        """Whether an op computes in half precision, as with the policy mixed_bfloat16 of Keras."""
+    def half_outputs(self, signature: Signature) -> frozenset[str]:
+        """Returns the outputs that depend on values computed in half precision.
+
+        Such are those of the policy mixed_bfloat16 of Keras, of whatever dtype they are. A table
+        that is merely stored in half precision does not count.
+        """
         import tensorflow as tf
 
         kinds = tf.half.as_datatype_enum, tf.bfloat16.as_datatype_enum
-        attributes = (node.proto.attr for node in self.nodes if "T" in node.proto.attr)
-        return any(each["T"].type in kinds for each in attributes)
+        half = {
+            (node.function, node.proto.name)
+            for node in self.nodes
+            if node.op not in HANDS_ON
+            for key in ("T", "DstT")
+            if key in node.proto.attr and node.proto.attr[key].type in kinds
+        }
+        outputs = signature.outputs.items() if half else ()
+        computing = self.graph.computing
+        return frozenset(k for k, v in outputs if half & computing(tensors_of({k: v.info})))
 
     @functools.cached_property
     def foreign_ops(self) -> dict[str, list[Node]]:
@@ -290,13 +308,15 @@ class ModelUnderTest:
     def observed(self) -> dict[str, ObservedFeature]:
         """Feature → its statistics in the contract; a `DataError` if they are unreadable.
 
-        It is empty for statistics of transformed examples.
+        It is empty for statistics of transformed examples, as names and dtypes show.
         """
         source = self._input("statistics")
         observed = {} if source is None else observed_features(load_statistics(source))
         if observed and self.transform_graph is not None:
             transformed = load_schema(str(self.transform_graph / TRANSFORMED_SCHEMA))
-            if observed.keys() <= {feature.name for feature in transformed.feature}:
+            dtypes = {feature.name: dtype_in_schema(feature) for feature in transformed.feature}
+            # Raw features can have the same names.
+            if all(dtypes.get(name) in ("", seen.dtype) for name, seen in observed.items()):
                 return {}
         return observed
 

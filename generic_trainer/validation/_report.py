@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -202,9 +203,14 @@ def print_report(report: ValidationReport, console: Console | None = None) -> No
 
 
 def _printable(fact: Any) -> Any:
-    """Returns a fact in which every text is safe to print: a model may have written it."""
+    """Returns a fact in which every text is safe to print: a model may have written it.
+
+    Numbers that JSON does not have are words, as in the JSON of protobuf.
+    """
     if isinstance(fact, str):
         return printable(fact)
+    if isinstance(fact, float) and not math.isfinite(fact):
+        return "NaN" if math.isnan(fact) else "Infinity" if fact > 0 else "-Infinity"
     if isinstance(fact, Mapping):
         return {_printable(key): _printable(value) for key, value in fact.items()}
     if isinstance(fact, (list, tuple)):

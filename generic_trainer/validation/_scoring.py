@@ -24,6 +24,9 @@ _SINGLE_ROWS = 4  # rows that are also scored alone
 # Relative tolerance per dtype: sums are taken in another order at another batch size.
 _TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 _FEW = 0.05  # share of discrete values that may flip where two scores are nearly equal
+# Relative difference of rows that half precision may round away, and how much of the difference
+# between rows their order may change.
+_HALF_STEP, _MIXED = 2e-3, 0.25
 Outputs = dict[str, np.ndarray]
 _MAX_BATCH = 256
 Row = TypeVar("Row")
@@ -92,7 +95,9 @@ class Scores:
         again: the same, in a second call.
         odd: for the first `ODD_ROWS` rows; the whole batch if it cannot be divided.
         single: for each of the first rows alone; none if the batch cannot be divided.
-        is_half: whether the model computes in half precision, of whatever dtype its outputs are.
+        half: the outputs that are computed in half precision, of whatever dtype they are.
+        shuffled: the outputs for all rows in another order, put back into the order of `batch`;
+            empty unless an output is of half precision.
     """
 
     feed: Feed
@@ -100,7 +105,8 @@ class Scores:
     again: Outputs
     odd: Outputs
     single: tuple[Outputs, ...]
-    is_half: bool = False
+    half: frozenset[str] = frozenset()
+    shuffled: Outputs = dataclasses.field(default_factory=dict)
 
     def varies(self, output: str) -> tuple[str, bool]:
         """Returns the difference of an output between the two calls; see `difference`."""
@@ -108,18 +114,47 @@ class Scores:
 
     def differs(self, output: str, rows: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
         """Returns the difference of rows from those in the batch; see `difference`."""
-        return difference(rows, expected, self.batch[output], is_half=self.is_half)
+        is_half = output in self.half
+        return difference(rows, expected, self.batch[output], is_half=is_half)
+
+    def mixes_rows(self, output: str) -> bool:
+        """Whether rows of half precision have the outputs of other rows.
+
+        What half precision rounds away can be larger than the differences between rows, so that a
+        row alone does not show it. In a batch of the same size rows are rounded alike: many that
+        change with the order of the rows are mixed up.
+        """
+        if output not in self.shuffled or not is_float(self.batch[output]):
+            return False
+        arrays = (each[output].astype(np.float64) for each in (self.batch, self.shuffled))
+        finite = (np.nan_to_num(each, posinf=0.0, neginf=0.0) for each in arrays)
+        rows, moved = (each.reshape(self.feed.rows, -1) for each in finite)
+        spread = np.abs(rows - rows.mean(axis=0)).mean(axis=0)
+        differ = spread > _HALF_STEP * np.abs(rows).max(axis=0, initial=0.0)
+        changed = np.abs(moved - rows).mean(axis=0)
+        return bool(changed[differ].sum() > _MIXED * spread[differ].sum())
 
 
-def score(signature: Any, feed: Feed, is_half: bool) -> Scores:
-    """Calls a loaded signature with all rows (twice), an odd remainder of them, and single rows."""
+def score(signature: Any, feed: Feed, half: frozenset[str]) -> Scores:
+    """Calls a loaded signature with all rows (twice), an odd remainder of them, and single rows.
+
+    Rows with outputs of half precision are called in another order too.
+    """
     batch = call(signature, feed.inputs)
     again = call(signature, feed.inputs)
+    half |= {key for key, output in batch.items() if is_float(output) and output.itemsize < 4}
     if not feed.divisible:
-        return Scores(feed, batch, again, batch, (), is_half)
+        return Scores(feed, batch, again, batch, (), half)
     odd = call(signature, feed.take(slice(0, ODD_ROWS)))
     alone = tuple(call(signature, feed.take([n])) for n in range(min(_SINGLE_ROWS, feed.rows)))
-    return Scores(feed, batch, again, odd, alone, is_half)
+    shuffled: Outputs = {}
+    if half:
+        order = np.random.default_rng(0).permutation(feed.rows)
+        back = np.argsort(order)
+        outputs = call(signature, feed.take(order))
+        per_row = {k: v for k, v in outputs.items() if v.shape == batch[k].shape}
+        shuffled = {k: v[back] for k, v in per_row.items() if v.shape[:1] == (feed.rows,)}
+    return Scores(feed, batch, again, odd, alone, half, shuffled)
 
 
 def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
@@ -197,7 +232,8 @@ def difference(
         is_half: whether the values were computed in half precision, and cast afterwards.
 
     Returns:
-        The difference, in words, empty for none; and whether it is certain.
+        The difference, in words, empty for none; and whether it is certain. Arrays whose shapes
+        differ as padding does are compared in the part that both have.
     """
     atol = rtol = 0.0
     if is_float(actual):
@@ -210,12 +246,31 @@ def difference(
             spread = np.ptp(batch[np.isfinite(batch)].astype(np.float64))
             strict = max(spread / 10, rtol / 100 * largest), 0.0
             atol, rtol = min(strict, (atol, rtol), key=lambda each: each[0] + each[1] * largest)
+    most = 0.0 if is_float(actual) else _FEW
     worst, share, _ = deviation(actual, expected, atol, rtol)
-    if actual.shape != expected.shape:
-        # Rows that are padded to the longest of their batch rightly differ in this way.
-        is_padded = actual.ndim == expected.ndim and actual.shape[:1] == expected.shape[:1]
-        return worst, not is_padded
-    return worst, share > (0.0 if is_float(actual) else _FEW)
+    if actual.shape == expected.shape:
+        return worst, share > most
+    if actual.ndim != expected.ndim or actual.shape[:1] != expected.shape[:1]:
+        return worst, True
+    # Rows that are padded to the longest of their batch rightly differ in their shape.
+    parts = (deviation(*part, atol, rtol) for part in _common_parts(actual, expected))
+    changed, share, _ = min(parts, key=lambda part: part[1])
+    return (f"{worst}, and {changed}", True) if share > most else (worst, False)
+
+
+def _common_parts(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the values that two arrays can have in common, one of which is padded.
+
+    The padding is at the end of a dimension or at its start.
+    """
+
+    def ends(size: int, other: int) -> list[slice]:
+        least = min(size, other)
+        is_padded = size != other and least
+        return [slice(0, least), slice(-least, None)] if is_padded else [slice(0, least)]
+
+    for part in itertools.product(*map(ends, a.shape, b.shape)):
+        yield a[part], b[part]
 
 
 def deviation(

@@ -10,9 +10,18 @@ import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from generic_trainer.validation._graph import Graph, Place, in_main_graph, node_name, tensors_of
+from generic_trainer.validation._graph import (
+    HANDS_ON,
+    Graph,
+    Node,
+    Place,
+    in_main_graph,
+    node_name,
+    tensors_of,
+)
 
 Shape = list[int | None] | None
+_VARIABLE = re.compile(r"VarHandleOp|Variable(V2)?")
 _ASSIGNS = re.compile(r"Assign(Add|Sub)?(Variable(Op)?)?$|(Resource)?(Sparse)?(Scatter|Apply)[A-Z]")
 
 
@@ -100,6 +109,19 @@ class Signature:
     def assigns(self) -> bool:
         """Whether a call changes variables of the model."""
         return any(map(_ASSIGNS.match, self.ops))
+
+    @functools.cached_property
+    def assigned(self) -> list[str]:
+        """The names of the variables that a call changes, sorted."""
+        assigning = [
+            Node(node, function, "served")
+            for (function, _), node in self.nodes.items()
+            if _ASSIGNS.match(node.op)
+        ]
+        places = self._graph.upstream_of(assigning, through=HANDS_ON)
+        found = [node for place, node in self._graph.placed.items() if place in places]
+        variables = [node for node in found if _VARIABLE.fullmatch(node.op)]
+        return sorted({node.attr["shared_name"].s.decode() or node.name for node in variables})
 
     @functools.cached_property
     def features(self) -> dict[str, ParsedFeature]:

@@ -3,6 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from generic_trainer._run.contract import derived_contract
 from tests import helpers
 from tests._run.test_run_key import request_in
@@ -29,3 +31,30 @@ def test_raw_examples_are_those_that_the_transform_graph_was_made_from(tmp_path:
     assert not contract.examples_transformed
     request = dataclasses.replace(request, extra_inputs={"raw_examples": (str(gone),)})
     assert derived_contract(request).examples == f"{gone}/Split-eval/*"  # as the user has said
+
+
+# Types of `x` and `y` in the schema of the transformed examples; both are floats in the examples.
+TRANSFORMED = {
+    "FLOAT FLOAT": True,
+    "FLOAT TYPE_UNKNOWN": True,
+    "FLOAT INT": False,
+    "BYTES FLOAT": False,
+}
+
+
+@pytest.mark.parametrize("types", TRANSFORMED)
+def test_raw_features_can_have_the_names_of_transformed_ones(types: str, tmp_path: Path) -> None:
+    helpers.write_examples(tmp_path / "examples")
+    schema = tmp_path / "graph" / "transformed_metadata" / "schema.pbtxt"
+    schema.parent.mkdir(parents=True)
+    named = zip("xy", types.split(), strict=True)
+    schema.write_text("".join(f"feature {{ name: '{n}' type: {kind} }}" for n, kind in named))
+    request = request_in(
+        tmp_path,
+        eval_files=(f"{tmp_path}/examples/Split-eval/*",),
+        transform_graph_path=str(tmp_path / "graph"),
+    )
+    assert derived_contract(request).examples_transformed == TRANSFORMED[types]
+    # Of the same dtypes too: the graph was made from these examples.
+    known = dataclasses.replace(request, raw_examples=(f"{tmp_path}/examples",))
+    assert not derived_contract(known).examples_transformed

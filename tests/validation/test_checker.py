@@ -69,6 +69,10 @@ def test_statistics_are_of_raw_examples(check: Check, good_model: Path, tmp_path
     report = check(tmp_path / "model", contract)
     assert report.passed, report.summary()
     assert report["observed_rows"].status == "skip"
+    # Transform has made other numbers of the feature, under the same name.
+    schema.write_text('feature { name: "miles" type: INT }')
+    report = check(tmp_path / "model", contract)
+    assert "'miles' is 70.5" in report["observed_rows"].message
     contract = dataclasses.replace(contract, statistics=str(tmp_path / "nowhere"))
     report = check(tmp_path / "model", contract)
     assert "No such file" in report["inputs_read"].message

@@ -4,9 +4,13 @@ import hashlib
 import json
 from pathlib import Path
 
+import tensorflow as tf
+
 from generic_trainer.validation import ServingContract, write_manifest
 from tests.validation import models
 from tests.validation.conftest import Check
+from tests.validation.models import FEATURES, SERIALIZED, serving
+from tests.validation.recipes import Features
 
 CONTRACT = ServingContract(examples=models.examples(), label_keys=("tips",))
 
@@ -28,6 +32,35 @@ def test_a_published_model_proves_itself(check: Check, copy: Path) -> None:
     again = check(model)
     assert again.passed, again.summary()
     assert again["manifest_matches"].status == "pass"
+    assert again["golden"].message == "3 golden examples give the published outputs"
+
+
+def test_numbers_that_json_does_not_have(check: Check, tmp_path: Path) -> None:
+    def odd(features: Features) -> tf.Tensor:
+        miles = features["miles"]
+        some = [miles, tf.math.log(miles), -miles / 0.0 * 0.0, tf.cast(miles, tf.float32) / 0.0]
+        return tf.stack(some, axis=1)
+
+    module = serving(
+        lambda x: {
+            "score": (score := odd(tf.io.parse_example(x, FEATURES))),
+            "half": tf.cast(score, tf.bfloat16),
+        },
+        SERIALIZED,
+    )
+    report = check(module, ServingContract(examples=models.examples(), consumers=("Pusher",)))
+    write_manifest(str(tmp_path / "model"), report)
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"not JSON: {constant}")
+
+    texts = report.to_json(), (tmp_path / "model" / "manifest.json").read_text(encoding="utf-8")
+    facts, manifest = (json.loads(text, parse_constant=refuse) for text in texts)
+    assert facts["facts"]["golden"] == manifest["golden"]
+    outputs = manifest["golden"]["serving_default"]["outputs"]
+    assert outputs["score"][0][1:] == ["-Infinity", "NaN", "NaN"]
+    assert outputs["half"][1][3] == "Infinity"
+    again = check(tmp_path / "model", ServingContract(consumers=("Pusher",)))
     assert again["golden"].message == "3 golden examples give the published outputs"
 
 

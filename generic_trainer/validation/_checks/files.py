@@ -2,10 +2,13 @@
 
 import collections
 import contextlib
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from generic_trainer._core import internals
 from generic_trainer._core.files import sha256_of_file
@@ -13,6 +16,7 @@ from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
 from generic_trainer.validation._check import ANY, FORMATS, Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._contract import SOURCES
+from generic_trainer.validation._graph import HANDS_ON, Node, listed
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import SAVED_MODEL_FILES, ModelUnderTest
 from generic_trainer.validation._signature import SIGNATURE
@@ -30,6 +34,12 @@ _POINTER_OF_GIT_LFS = b"version https://git-lfs.github.com/spec/"
 _HASHES = ("graph_def_program_hash", "signature_def_hash", "saved_object_graph_hash")
 _VARIABLES_INDEX = Path("variables/variables.index")
 _VARIABLES_REMEDY = "the files of variables/ are damaged or incomplete: copy whole files"
+# Ops that spoil every output by a NaN in a weight, and ops that constants of any kind go to.
+_WEIGHED = re.compile(
+    r"\w*MatMul(V\d)?|(_Fused|Depthwise)?Conv(2D|3D|2d)\w*|Conv|BiasAdd(V1)?|Einsum"
+    r"|_?FusedBatchNorm\w*"
+)
+_COMBINED = re.compile(r"Gather(V2|Nd)?|Add(V2)?|Sub|Mul|RealDiv|SquaredDifference|Prelu")
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -258,13 +268,16 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
     Diverged training ends without an error and exports NaN. The scores of such a model are NaN or
     constant.
 
+    Weights of a frozen graph are constants. A constant NaN that stands for a missing value is fine.
+
     Example: a learning rate of 1,000, and every weight is NaN after ten steps.
     """
+    remedy = "if training diverged: lower the learning rate, and look for NaN in the examples"
+    yield from _nan_constants(model, remedy)
     if _VARIABLES_INDEX not in model.files:
         raise Skip("the model has no variables")
     scan = model.variables
     unread = _unread(model) if scan.nan else set()
-    remedy = "if training diverged: lower the learning rate, and look for NaN in the examples"
     if idle := [name for name in scan.nan if name in unread]:
         yield warn(f"NaN in {_quoted(idle)}, which no signature reads", remedy)
     if spoilt := [name for name in scan.nan if name not in unread]:
@@ -272,6 +285,39 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
     if scan.infinite:
         message = f"infinite values in {_quoted(scan.infinite)}"
         yield warn(message, f"fine in a mask; in a weight, {remedy}")
+
+
+def _nan_constants(model: ModelUnderTest, remedy: str) -> Iterator[Finding]:
+    """Yields constants with a NaN that a signature computes with.
+
+    NaN is often meant where it is chosen by `tf.where`, is a default value, or fills a tensor.
+    """
+    found = [node for node in model.nodes if node.op == "Const" and node.served and _has_nan(node)]
+    for judge, ops, size in ((fail, _WEIGHED, 0), (warn, _COMBINED, 1)):
+        readers = [node for node in model.nodes if node.served and ops.fullmatch(node.op)]
+        read = model.graph.upstream_of(readers, HANDS_ON | {"Cast"}) if found else set()
+        spoilt = [n for n in found if (n.function, n.proto.name) in read and _size_of(n) > size]
+        if spoilt:
+            yield judge(f"NaN in a constant: {listed(spoilt)}", remedy, may_be_meant=True)
+        found = [node for node in found if node not in spoilt]
+
+
+def _has_nan(node: Node) -> bool:
+    """Whether a constant has a NaN; equal values are stored once, so it is not made an array."""
+    import tensorflow as tf
+
+    tensor = node.proto.attr["value"].tensor
+    dtype = tf.as_dtype(tensor.dtype)
+    if not dtype.is_floating:
+        return False
+    listed_values = [*tensor.float_val, *tensor.double_val]
+    bits = tensor.tensor_content or np.array(tensor.half_val, np.uint16).tobytes()
+    stored = np.frombuffer(bits, dtype.as_numpy_dtype)
+    return bool(np.isnan(stored).any() or np.isnan(listed_values).any())
+
+
+def _size_of(node: Node) -> int:
+    return math.prod(dim.size for dim in node.proto.attr["value"].tensor.tensor_shape.dim)
 
 
 def _unread(model: ModelUnderTest) -> set[str]:

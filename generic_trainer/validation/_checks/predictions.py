@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,6 +18,11 @@ from generic_trainer.validation._schema_rows import parsed, without
 
 SIZES_REMEDY = "replace fixed sizes by ones that follow the batch: consumers choose them"
 _GOLDEN_ROWS = 3
+_MAX_VARIABLES = 5  # that a finding names
+_RANDOM = re.compile(
+    r"(Stateless)?(Random|Shuffle|Multinomial|(Parameterized)?TruncatedNormal)|Rng"
+    r"|Stateful(Random|Standard|TruncatedNormal|Uniform)"
+)
 
 
 @check(needs=("loads", "devices", "signatures_exist", "inputs_read"))
@@ -40,7 +46,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             continue
         loaded = model.loaded.signatures[name]
         try:
-            model.scores[name] = _scoring.score(loaded, feed, model.is_half)
+            model.scores[name] = _scoring.score(loaded, feed, model.half_outputs(signature))
             yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
         except Exception as error:
             message = f"signature {name!r} with {feed.source}: {reason_of(error)}"
@@ -53,7 +59,8 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
                 continue
             alone = _scored_alone(loaded, feed) if served and feed.divisible else []
             if alone and len(alone) < feed.rows and not feed.real:
-                model.scores[name] = _scoring.score(loaded, feed.part(alone), model.is_half)
+                half = model.half_outputs(signature)
+                model.scores[name] = _scoring.score(loaded, feed.part(alone), half)
                 yield note(f"signature {name!r} scored {len(alone)} rows of {feed.source}")
             yield _judge_error(served, len(alone) == feed.rows, feed, message)
 
@@ -142,22 +149,56 @@ def _constant(output: np.ndarray) -> bool:
 
 
 @check(needs=("scores",), decided_by="rows")
+def outputs_utf8(model: ModelUnderTest) -> Iterator[Finding]:
+    """Outputs of text are UTF-8, or have a name that ends in `_bytes`.
+
+    The REST API of TF Serving encodes an output in base64 only if its name ends in `_bytes`. It
+    writes all others as they are; with bytes that are not UTF-8 the response is not JSON.
+
+    Example: PNG images as the output `image`.
+    """
+    if not model.contract.may_serve:
+        raise Skip("no server reads the model")
+    for name, scored in model.served_scores.items():
+        for key, output in sorted(scored.batch.items()):
+            if output.dtype == object and not key.endswith("_bytes") and not _is_utf8(output):
+                message = f"signature {name!r}: output {key!r} holds bytes that are not UTF-8; the "
+                message += "responses of TF Serving by REST are not JSON"
+                yield warn(message, f"call the output {key + '_bytes'!r}, or use gRPC alone")
+
+
+def _is_utf8(output: np.ndarray) -> bool:
+    try:
+        b"\n".join(output.flat).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@check(needs=("scores",), decided_by="rows")
 def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     """The same batch scored twice gives the same outputs.
 
     If the same request gets different answers, predictions cannot be explained, cached, or compared
     with those of the next model.
 
-    Example: dropout that is active in the exported function: `model(x, training=True)`.
+    Example: dropout that is active in the exported function: `model(x, training=True)`; an LSTM
+    with `stateful=True`.
     """
-    remedy = "call the model with training=False: dropout or a random op is live"
     for name, scored in model.scores.items():
+        signature = model.signatures[name]
+        remedy = "call the model with training=False: dropout or a random op is live"
+        if signature.assigned and not any(map(_RANDOM.match, signature.ops)):
+            remedy = "keep no state from call to call: export without stateful=True, or make the "
+            remedy += "state an input"
         for key in sorted(scored.batch):
             changed, certain = scored.varies(key)
             if changed:
                 message = f"signature {name!r}, output {key!r}: the second call gives {changed}"
+                if variables := ", ".join(map(repr, signature.assigned[:_MAX_VARIABLES])):
+                    message += f"; each call assigns {variables}"
                 yield model.of_rows(certain and name in model.serving_signatures, message, remedy)
-        if name in model.serving_signatures and "Timestamp" in model.signatures[name].ops:
+        if name in model.serving_signatures and "Timestamp" in signature.ops:
             message = f"signature {name!r} reads the clock: the same rows have other outputs later"
             yield model.of_rows(False, message, "let the time be an input")
 
@@ -172,7 +213,7 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `BatchNormalization` called with `training=True`; scores that are divided by the sum
     over the batch.
     """
-    remedy = "normalise with statistics from training, and not over the batch"
+    remedy = "normalise with statistics from training, and not over the batch; keep rows in order"
     for name, scored in model.scores.items():
         for key in sorted(scored.batch):
             message, certain = first_difference(scored, key)
@@ -182,18 +223,21 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 def first_difference(scored: _scoring.Scores, key: str) -> tuple[str, bool]:
-    """Returns the difference of an output of a row in a smaller batch; see `difference`."""
+    """Returns the difference of an output of a row in another batch; see `difference`."""
     batch = scored.batch[key]
     if batch.ndim == 0 or len(batch) != scored.feed.rows:
         return "", False  # output_per_row reports it
     smaller = [(f"row {n} alone", each, batch[n : n + 1]) for n, each in enumerate(scored.single)]
     odd = batch[: _scoring.ODD_ROWS]
     smaller.append((f"a batch of {len(odd)}", scored.odd, odd))
+    differences = []
     for what, outputs, expected in smaller:
         changed, certain = scored.differs(key, np.atleast_1d(outputs[key]), expected)
         if changed:
-            return f"{what} gives {changed} in a batch of {len(batch)}", certain
-    return "", False
+            differences.append((f"{what} gives {changed} in a batch of {len(batch)}", certain))
+    if scored.mixes_rows(key):
+        differences.append(("rows in another order have outputs of other rows", True))
+    return max(differences, key=lambda each: each[1], default=("", False))
 
 
 @check(needs=("deterministic",))
@@ -228,7 +272,9 @@ def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> I
     outputs = _score(model, name, map(base64.b64decode, rows["examples"]))
     for output, golden_values in rows["outputs"].items():
         actual = outputs[output]
-        changed, _ = _scoring.difference(actual, np.array(golden_values).astype(actual.dtype))
+        # Among strings such as "NaN" numbers would become strings.
+        numbers = np.array(golden_values, float if _scoring.is_float(actual) else None)
+        changed, _ = _scoring.difference(actual, numbers.astype(actual.dtype))
         if changed:
             message = f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}"
             yield fail(message, "compare the files, and the versions of TensorFlow, with it")

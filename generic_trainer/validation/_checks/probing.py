@@ -202,7 +202,7 @@ def _of_size(
         return
     for key, output in sorted(outputs.items()):
         usual = scored.batch[key]
-        if usual.shape[:1] != (scored.feed.rows,) or first_difference(scored, key)[0]:
+        if usual.shape[:1] != (scored.feed.rows,) or first_difference(scored, key)[1]:
             continue  # other checks report it
         if output.shape[:1] != (size,):
             message = f"{subject}: output {key!r} is of shape {list(output.shape)}"

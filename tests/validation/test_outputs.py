@@ -1,0 +1,306 @@
+"""Outputs of other rows, of half precision, padded, of text; weights and state behind them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer.validation import ServingContract
+from tests.validation.conftest import Check
+from tests.validation.good import SERVED, TEXT
+from tests.validation.models import ROWS, SERIALIZED, serving
+from tests.validation.recipes import EVALUATED
+
+Make = Callable[[], tf.Module]
+NAN = float("nan")
+NO_SERVER = ServingContract(signatures=(), consumers=("Evaluator",))
+
+
+def computing(function: Callable[..., Any], *specs: tf.TensorSpec, **tracked: Any) -> Make:
+    """What makes a module that computes `y`, or several outputs; `tracked` make its variables."""
+
+    def make() -> tf.Module:
+        has = {name: value() for name, value in tracked.items()}
+
+        def outputs(x: tf.Tensor) -> dict[str, Any]:
+            found = function(x, **has)
+            return found if isinstance(found, dict) else {"y": found}
+
+        return serving(outputs, *(specs or (ROWS,)), **has)
+
+    return make
+
+
+def halved(x: tf.Tensor, dtype: Any = tf.bfloat16) -> tf.Tensor:
+    """Computes in half precision; rows differ by less than it tells apart in a row alone."""
+    return tf.cast(tf.cast(x, dtype) * tf.constant(0.02, dtype) + tf.constant(0.5, dtype), x.dtype)
+
+
+def rolled(x: tf.Tensor) -> tf.Tensor:
+    return tf.roll(x, 1, axis=0)
+
+
+def table() -> tf.Variable:
+    return tf.Variable(tf.cast(tf.random.stateless_normal([9, 2], [1, 2]) * 0.01, tf.float16))
+
+
+def looked_up(x: tf.Tensor, table: Any) -> tf.Tensor:
+    return 0.5 + tf.cast(tf.gather(table, tf.cast(x[:, 0] * 9, tf.int32)), tf.float32)
+
+
+def beside(x: tf.Tensor) -> tf.Tensor:
+    """No output depends on its half precision; the mean of the batch leaks."""
+    halved(x)
+    return 0.5 + 0.01 * (x - tf.reduce_mean(x, axis=0))
+
+
+def serving_keras(
+    model: Any, function: Callable[..., tf.Tensor], spec: tf.TensorSpec = ROWS
+) -> tf.Module:
+    """Serves a model or layer of any Keras; a checkpoint does not track Keras 3's own variables."""
+    tracked = [v if isinstance(v, tf.Variable) else v.value for v in model.variables]
+    return serving(lambda x: {"y": function(x)}, spec, model=model, tracked=tracked)
+
+
+def of_keras(name: str, policy: str, mix: Callable[[tf.Tensor], tf.Tensor] = tf.identity) -> Make:
+    """What makes a network of a Keras with this policy; `mix` gets its outputs."""
+
+    def make() -> tf.Module:
+        keras: Any = pytest.importorskip(name)
+        keras.utils.set_random_seed(3)
+        layers, options = keras.layers, {"dtype": policy}
+        network = keras.Sequential([
+            keras.Input([2]), layers.Dense(32, "relu", **options),
+            layers.BatchNormalization(**options), layers.Dense(1, "sigmoid", dtype="float32"),
+        ])  # fmt: skip
+        return serving_keras(network, lambda x: mix(network(x, training=False)))
+
+    return make
+
+
+def stateful(name: str) -> Make:
+    def make() -> tf.Module:
+        keras: Any = pytest.importorskip(name)
+        inputs = keras.Input(batch_shape=(4, 3, 2))
+        network = keras.Model(inputs, keras.layers.LSTM(3, stateful=True, name="memory")(inputs))
+        spec = tf.TensorSpec([4, 3, 2], tf.float32, name="x")
+        return serving_keras(network, network, spec)
+
+    return make
+
+
+def dropping(name: str) -> Make:
+    def make() -> tf.Module:
+        keras: Any = pytest.importorskip(name)
+        dropout = keras.layers.Dropout(0.5)
+        return serving_keras(dropout, lambda x: dropout(x, training=True))
+
+    return make
+
+
+def letters(text: tf.Tensor) -> tf.RaggedTensor:
+    """Returns lists of different lengths, one for each text of "text 0", "text 1", ..."""
+    found = tf.strings.unicode_decode(text, "UTF-8")
+    return found[:, : tf.reduce_max(found.row_lengths())]
+
+
+def padded(text: tf.Tensor) -> tf.Tensor:
+    return tf.cast(letters(text).to_tensor(0), tf.float32) / 100.0
+
+
+def padded_in_front(text: tf.Tensor) -> tf.Tensor:
+    return tf.reverse(padded(tf.strings.reduce_join(letters_of(text)[:, ::-1], axis=1)), [1])
+
+
+def letters_of(text: tf.Tensor) -> tf.RaggedTensor:
+    return tf.strings.unicode_split(text, "UTF-8")
+
+
+def mixed_from_row_2_on(y: tf.Tensor) -> tf.Tensor:
+    return tf.concat([y[:2], rolled(y[2:])], axis=0)
+
+
+def weights(value: float = NAN) -> np.ndarray:
+    return np.array([[1.0, 2.0], [value, 3.0]], np.float32)
+
+
+def imputed(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+    miles = tf.io.FixedLenFeature([2], tf.float32, default_value=[NAN, NAN])
+    x = tf.io.parse_example(examples, {"miles": miles})["miles"]
+    return {"y": tf.where(tf.math.is_nan(x), [0.5, 1.5], x)}
+
+
+def masked(x: tf.Tensor) -> tf.Tensor:
+    attention = tf.nn.softmax(x[:, None] + tf.constant([[0.0, -np.inf], [0.0, 0.0]]))
+    return tf.matmul(attention, x[:, :, None])[..., 0]
+
+
+def frozen_by_keras() -> tf.Module:
+    """The weights of a network whose training diverged, as constants in functions."""
+    from tensorflow.python.framework import convert_to_constants
+
+    kernel, bias = tf.Variable(weights()), tf.Variable([0.5, NAN])
+    function = tf.function(lambda x: tf.argmax(tf.nn.bias_add(x @ kernel, bias), axis=1), [ROWS])
+    frozen = convert_to_constants.convert_variables_to_constants_v2(
+        function.get_concrete_function()
+    )
+    return serving(lambda x: {"y": frozen(x)[0]}, ROWS)
+
+
+def image(x: tf.Tensor) -> tf.Tensor:
+    pixels = tf.cast(x[:, :, None, None] * 255.0, tf.uint8)
+    return tf.map_fn(tf.io.encode_png, pixels, fn_output_signature=tf.string)
+
+
+OTHERS, LEAK = "rows in another order have outputs of other rows", "row 0 alone gives"
+ROWS_OF = "row_independence"
+FINDINGS: dict[str, tuple[Make, ServingContract, str, str, str]] = {
+    # Half precision.
+    "rolled": (computing(lambda x: rolled(halved(x))), EVALUATED, ROWS_OF, "fail", OTHERS),
+    "rolled, served": (computing(lambda x: rolled(halved(x))), SERVED, ROWS_OF, "warn", OTHERS),
+    "rolled, of float16": (
+        computing(lambda x: rolled(halved(x, tf.float16))), EVALUATED, ROWS_OF, "fail", OTHERS
+    ),
+    "reversed": (computing(lambda x: halved(x)[::-1]), EVALUATED, ROWS_OF, "fail", OTHERS),
+    "sorted by row": (
+        computing(lambda x: tf.sort(halved(x), axis=0)), EVALUATED, ROWS_OF, "fail", OTHERS
+    ),
+    "half output rolled": (
+        computing(lambda x: rolled(tf.cast(0.5 + 0.01 * x, tf.bfloat16))),
+        EVALUATED, ROWS_OF, "fail", OTHERS,
+    ),
+    "table of float16 rolled": (
+        computing(lambda x, t: rolled(looked_up(x, t)), t=table), EVALUATED, ROWS_OF, "fail", LEAK
+    ),
+    "half precision beside": (computing(beside), EVALUATED, ROWS_OF, "fail", LEAK),
+    "half precision in another output": (
+        computing(lambda x: {"half": halved(x), "y": beside(x)}),
+        EVALUATED, ROWS_OF, "fail", "output 'y': row 0 alone gives",
+    ),
+    "in a branch": (
+        computing(lambda x: tf.cond(tf.size(x) > 0, lambda: rolled(halved(x)), lambda: x)),
+        EVALUATED, ROWS_OF, "fail", OTHERS,
+    ),
+    **{
+        f"{name} rolled": (of_keras(name, policy, rolled), EVALUATED, ROWS_OF, "fail", OTHERS)
+        for name, policy in (("keras", "mixed_float16"), ("tf_keras", "mixed_bfloat16"))
+    },
+    **{
+        f"{name} {policy}": (of_keras(name, policy), EVALUATED, ROWS_OF, "pass", "")
+        for name in ("keras", "tf_keras")
+        for policy in ("mixed_float16", "mixed_bfloat16")
+    },
+    "half": (computing(halved), EVALUATED, ROWS_OF, "pass", ""),
+    "half output": (computing(lambda x: tf.cast(x, tf.bfloat16)), EVALUATED, ROWS_OF, "pass", ""),
+    "values of a row sorted": (
+        computing(lambda x: tf.sort(halved(x), axis=1)), EVALUATED, ROWS_OF, "pass", ""
+    ),
+    "rows alike": (computing(lambda x: halved(x * 1e-3)), EVALUATED, ROWS_OF, "pass", ""),
+    "rows that occur twice": (
+        computing(lambda x: tf.round(halved(x) * 100.0)), EVALUATED, ROWS_OF, "pass", ""
+    ),
+    "infinite in half": (
+        computing(lambda x: tf.where(x > 0.5, halved(x), -np.inf)), EVALUATED, ROWS_OF, "pass", ""
+    ),
+    # Padding.
+    "padded": (computing(padded, TEXT), EVALUATED, ROWS_OF, "warn", "shape"),
+    "padded in front": (computing(padded_in_front, TEXT), EVALUATED, ROWS_OF, "warn", "shape"),
+    "padded and rolled": (
+        computing(lambda t: rolled(padded(t)), TEXT), EVALUATED, ROWS_OF, "fail", "instead of"
+    ),
+    "padded in front and rolled": (
+        computing(lambda t: rolled(padded_in_front(t)), TEXT),
+        EVALUATED, ROWS_OF, "fail", "instead of",
+    ),
+    "padded text rolled": (
+        computing(lambda t: rolled(letters_of(t).to_tensor("")), TEXT),
+        EVALUATED, ROWS_OF, "fail", "instead of",
+    ),
+    "padded and mixed further down": (
+        computing(lambda t: mixed_from_row_2_on(padded(t)), TEXT),
+        EVALUATED, ROWS_OF, "fail", "row 2 alone",
+    ),
+    "padded and mixed in large batches": (
+        computing(
+            lambda t: tf.where(tf.size(t) > 64, rolled(padded(t)), padded(t)), TEXT
+        ),
+        EVALUATED, "batch_sizes", "fail", "with 65 rows",
+    ),
+    # Weights.
+    "NaN in a kernel": (
+        computing(lambda x: tf.argmax(x @ weights(), axis=1)),
+        SERVED, "variables_finite", "fail", "NaN in a constant",
+    ),
+    "NaN in a kernel that is cast and passed on": (
+        computing(lambda x: tf.argmax(tf.cond(
+            tf.size(x) > 0, lambda: x @ tf.cast(tf.transpose(tf.constant(weights(), tf.float64)),
+                                                tf.float32), lambda: x), axis=1)),
+        SERVED, "variables_finite", "fail", "NaN in a constant",
+    ),
+    "NaN in a kernel of bfloat16": (
+        computing(lambda x: tf.argmax(tf.cast(x, tf.bfloat16) @ tf.constant(weights(), tf.bfloat16),
+                                      axis=1)),
+        SERVED, "variables_finite", "fail", "NaN in a constant",
+    ),
+    "NaN in a frozen graph": (
+        frozen_by_keras, SERVED, "variables_finite", "fail", "NaN in a constant"
+    ),
+    "NaN in a table": (
+        computing(lambda x: tf.argmax(tf.gather(tf.constant([1.0, NAN]), tf.cast(x, tf.int32)), 1)),
+        SERVED, "variables_finite", "warn", "NaN in a constant",
+    ),
+    "NaN for a missing value": (
+        lambda: serving(imputed, SERIALIZED), SERVED, "variables_finite", "pass", ""
+    ),
+    "NaN where nothing is known": (
+        computing(lambda x: tf.where(x > 2.0, [NAN, NAN], tf.where(x < 0.0, x * NAN, x))),
+        SERVED, "variables_finite", "pass", "",
+    ),
+    "attention without what comes later": (
+        computing(masked), EVALUATED, "variables_finite", "pass", ""
+    ),
+    # Text.
+    "images": (computing(image), SERVED, "outputs_utf8", "warn", "'y' holds bytes"),
+    "images as bytes": (
+        computing(lambda x: {"y_bytes": image(x)}), SERVED, "outputs_utf8", "pass", ""
+    ),
+    "images for an Evaluator": (computing(image), NO_SERVER, "outputs_utf8", "skip", ""),
+    "text": (
+        computing(lambda x: tf.strings.join(["é", tf.strings.as_string(x)])),
+        SERVED, "outputs_utf8", "pass", "",
+    ),
+    # State.
+    **{
+        f"state of {name}": (stateful(name), SERVED, "deterministic", "warn", "each call assigns '")
+        for name in ("keras", "tf_keras")
+    },
+    "counter": (
+        computing(lambda x, n: x + n.assign_add(1.0), n=lambda: tf.Variable(0.0, name="calls")),
+        EVALUATED, "deterministic", "fail", "each call assigns 'calls'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_is_found_and_nothing_else(name: str, check: Check) -> None:
+    make, contract, subject, status, told = FINDINGS[name]
+    report = check(make(), contract)
+    result = report[subject]
+    assert result.status == status, (result, report.summary())
+    assert told in result.message
+    assert [each.name for each in report.failures] == [subject] * (status == "fail")
+
+
+REMEDIES = {
+    "keras": (dropping("keras"), "training=False"),
+    "tf_keras": (dropping("tf_keras"), "training=False"),
+    "counter": (FINDINGS["counter"][0], "keep no state"),
+}
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_the_remedy_is_for_dropout_or_for_state(name: str, check: Check) -> None:
+    make, remedy = REMEDIES[name]
+    assert remedy in check(make(), SERVED)["deterministic"].remedy
