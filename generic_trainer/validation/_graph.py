@@ -9,7 +9,7 @@ that restore the variables.
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from generic_trainer._core import internals
@@ -130,11 +130,16 @@ class Graph:
                 when.setdefault(place, reason)
         return when
 
-    def needed_for(self, places: Iterable[Place]) -> dict[Place, Any]:
-        """Returns the nodes from which some are computed, and all nodes of functions they call."""
+    def needed_for(self, places: Iterable[Place], fed: Container[str] = ()) -> dict[Place, Any]:
+        """Returns the nodes from which some are computed, and all nodes of functions they call.
+
+        Args:
+            places: of the nodes that are computed.
+            fed: nodes of the graph itself that are given and not computed.
+        """
 
         def onward(place: Place) -> Iterator[Place]:
-            if place in self.placed:
+            if place in self.placed and not (place[0] == "" and place[1] in fed):
                 node = self.placed[place]
                 yield from ((place[0], node_name(each)) for each in node.input)
                 yield from self._inside(functions_of(node))
