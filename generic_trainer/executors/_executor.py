@@ -94,11 +94,11 @@ def record_outputs(
 ) -> None:
     """Describes the published model in its artifact, and blesses it.
 
-    The Model's custom properties are `validation` ("passed"), `manifest_sha256`, `size_bytes`,
-    `latency_ms`, and the last value of each scalar in the event files of the ModelRun, under its
-    TensorBoard name. `trained_in` is what was
-    kept of the failed run that trained the model, where this one did not. The InfraBlessing, where
-    the pipeline has that output, is the one that Pusher accepts.
+    The Model's custom properties are `validation` (the report's verdict), `manifest_sha256`,
+    `size_bytes`, `latency_ms`, and the last value of each scalar in the event files of the
+    ModelRun, under its TensorBoard name. `trained_in` is what was kept of the failed run that
+    trained the model, where this one did not. The InfraBlessing, where the pipeline has that
+    output, is the one that Pusher accepts.
 
     Args:
         output_dict: output name → artifacts.
@@ -112,7 +112,8 @@ def record_outputs(
             model.set_float_custom_property(name, value)
         else:  # neither the metadata store nor JSON can hold a number that is not finite
             model.set_string_custom_property(name, str(value))
-    model.set_string_custom_property("validation", "passed")  # last: a scalar may have these names
+    # Last: a scalar may have these names.
+    model.set_string_custom_property("validation", report.verdict)
     for name in _NAMED_FACTS & report.facts.keys():
         model.set_string_custom_property(name, report.facts[name])
     for blessing in output_dict.get(keys.INFRA_BLESSING, ()):

@@ -56,6 +56,7 @@ class Finding:
 fail = functools.partial(Finding, "fail")  # the model must not be published
 warn = functools.partial(Finding, "warn")  # it can be published, but its owner should know
 note = functools.partial(Finding, "pass")  # all is well; the message is a line of the report
+untested = functools.partial(Finding, "skip")  # with the reason; `Skip` if nothing at all is tested
 
 
 def if_concerned(concerned: bool | None, message: str, harm: str, remedy: str) -> Finding:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from generic_trainer.validation._lists import DTYPE_OF_LIST, LISTS
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
-from generic_trainer.validation._schema_rows import DTYPE_OF_LIST, LISTS, domain_of, parsed
+from generic_trainer.validation._schema_rows import domain_of, parsed
 from generic_trainer.validation._scoring import Feed
 from generic_trainer.validation._signatures import ParsedFeature, Signature, Tensor, feature_of
 
@@ -20,7 +21,7 @@ _FREE_DIM = 3  # values along a dimension that a signature leaves free
 def feed_for(
     model: ModelUnderTest, signature: Signature, records: list[bytes] | None = None
 ) -> Feed | None:
-    """Returns rows for a signature, None for inputs that cannot be made up.
+    """Returns rows for a signature, None if it takes tensors that are not dense.
 
     Args:
         model: the model.
@@ -30,7 +31,9 @@ def feed_for(
             to find that out.
     """
     tensors = signature.inputs
-    if not tensors or not all(tensor.is_dense for tensor in tensors.values()):
+    if not tensors:
+        return Feed({}, "no inputs", False, False)
+    if not all(tensor.is_dense for tensor in tensors.values()):
         return None
     serialized = signature.is_serialized and (records is None or bool(signature.features))
     name = next(iter(tensors))

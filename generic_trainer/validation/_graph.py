@@ -138,11 +138,16 @@ class Graph:
                 when.setdefault(place, reason)
         return when
 
-    def needed_for(self, places: Iterable[Place]) -> dict[Place, Any]:
-        """Returns the nodes from which some are computed, and all nodes of functions they call."""
+    def needed_for(self, places: Iterable[Place], fed: Container[str] = ()) -> dict[Place, Any]:
+        """Returns the nodes from which some are computed, and all nodes of functions they call.
+
+        Args:
+            places: of the nodes that are computed.
+            fed: nodes of the graph itself that are given and not computed.
+        """
 
         def onward(place: Place) -> Iterator[Place]:
-            if place in self.placed:
+            if place in self.placed and not (place[0] == "" and place[1] in fed):
                 node = self.placed[place]
                 yield from ((place[0], node_name(each)) for each in node.input)
                 yield from self._inside(functions_of(node))

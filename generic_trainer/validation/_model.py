@@ -19,7 +19,7 @@ from generic_trainer._core.texts import load_eval_config, load_schema, load_stat
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import DataError
 from generic_trainer.validation._access import is_inside
-from generic_trainer.validation._check import Finding, if_concerned
+from generic_trainer.validation._check import Finding, Skip, if_concerned
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._graph import (
     HANDS_ON,
@@ -29,14 +29,15 @@ from generic_trainer.validation._graph import (
     node_name,
     tensors_of,
 )
+from generic_trainer.validation._lists import DTYPE_OF_LIST
 from generic_trainer.validation._schema_rows import (
-    DTYPE_OF_LIST,
     ObservedFeature,
     dtype_in_schema,
     observed_features,
     parsed,
 )
-from generic_trainer.validation._scoring import Budget, Scores, SessionSignature, open_session
+from generic_trainer.validation._scoring import Budget, Scores
+from generic_trainer.validation._session import SessionSignature, open_session
 from generic_trainer.validation._signatures import Signature
 from generic_trainer.validation._tflite import TFLiteModel, find_models
 
@@ -374,6 +375,13 @@ class ModelUnderTest:
     def served_scores(self) -> dict[str, Scores]:
         """Name → outputs, of the signatures that consumers use and that were called."""
         return {n: scores for n, scores in self.scores.items() if n in self.serving_signatures}
+
+    def scored(self, *, served: bool = False) -> dict[str, Scores]:
+        """Returns `scores`, or `served_scores`; raises `Skip` if there are none."""
+        found = self.served_scores if served else self.scores
+        if not found:
+            raise Skip("nothing to test: no row was scored, see 'scores'")
+        return found
 
     @functools.cached_property
     def loaded(self) -> Any:

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 _JSON_FILE, _HTML_FILE = "report.json", "report.html"
 _EXAMPLE_FILE = re.compile(r"example-\d{1,4}\.pbtxt")
+_SHOWN_CHARACTERS = 600  # of an example
 # Label of a measurement, its fact, and its form for readers.
 _FACTS = (
     ("Size", "size_bytes", ""),
     ("Signatures", "signatures", ""),
+    ("Rows scored", "rows_scored", "{}"),
     ("Latency, one example", "latency_ms", "{:.4g} ms"),
     ("Memory to load and score", "memory_mb", "{:.4g} MiB"),
     ("Saved by TensorFlow", "saved_by_tensorflow", "{}"),
@@ -46,6 +48,25 @@ def is_report_file(name: str) -> bool:
     return name in (_JSON_FILE, _HTML_FILE) or _EXAMPLE_FILE.fullmatch(name) is not None
 
 
+def keep_example(facts: dict[str, Any], example: Any) -> str:
+    """Keeps an example for a file beside the report.
+
+    Args:
+        facts: of the report.
+        example: a `tf.train.Example` that a signature fails with.
+
+    Returns:
+        The name of the file, and the first part of its text.
+    """
+    from google.protobuf import text_format
+
+    text = text_format.MessageToString(example, as_one_line=True)
+    kept = facts.setdefault("failing_examples", {})
+    file = f"example-{len(kept) + 1}.pbtxt"
+    kept[file] = text
+    return f"{file}: {text[:_SHOWN_CHARACTERS]}" + "..." * (len(text) > _SHOWN_CHARACTERS)
+
+
 @dataclasses.dataclass(frozen=True)
 class ValidationReport:
     """The results of all checks on a model.
@@ -53,10 +74,10 @@ class ValidationReport:
     Attributes:
         model_dir: the directory as the caller knows it.
         results: one per check, in the order in which they ran.
-        facts: measurements: `size_bytes`, `files`, `signatures`, `latency_ms`, `memory_mb`,
-            `tensorflow_version`, `saved_by_tensorflow`, `oldest_tensorflow`, `seconds`, ...; a fact
-            is absent if the check that measures it did not run. `unprotected`: protections that the
-            system lacks.
+        facts: measurements: `size_bytes`, `files`, `signatures`, `rows_scored` (0 if consumers'
+            signatures scored none), `latency_ms`, `memory_mb`, `tensorflow_version`,
+            `saved_by_tensorflow`, `oldest_tensorflow`, `seconds`, ...; a fact is absent if the
+            check that measures it did not run. `unprotected`: protections that the system lacks.
     """
 
     model_dir: str
@@ -70,6 +91,14 @@ class ValidationReport:
     def passed(self) -> bool:
         """Whether no check failed; warnings do not count."""
         return not self.failures
+
+    @property
+    def verdict(self) -> str:
+        """`"failed"`, or `"passed"`, with a restriction if no row was scored."""
+        if not self.passed:
+            return "failed"
+        is_untested = self.facts.get("rows_scored") == 0
+        return "passed, but no row was scored" if is_untested else "passed"
 
     @property
     def failures(self) -> tuple[Result, ...]:
@@ -103,9 +132,10 @@ class ValidationReport:
         return {result.name: result for result in self.results}[check_name]
 
     def to_json(self) -> str:
-        """Returns a JSON object with `passed`, `model_dir`, `facts` and `results`."""
+        """Returns a JSON object with `passed`, `verdict`, `model_dir`, `facts` and `results`."""
         plain = {
             "passed": self.passed,
+            "verdict": self.verdict,
             "model_dir": self.model_dir,
             "facts": dict(self.facts),
             "results": [dataclasses.asdict(result) for result in self.results],
@@ -151,7 +181,8 @@ class ValidationReport:
             ran = sum(result.status != "skip" for result in self.results)
             took = f" in {self.facts['seconds']:.1f} s" if "seconds" in self.facts else ""
             passed = f"{self.model_dir} passed {ran} checks{took}"
-            return f"{passed}, {len(self.warnings)} with a warning"
+            restriction = self.verdict.removeprefix("passed")
+            return f"{passed}, {len(self.warnings)} with a warning{restriction}"
         return "\n".join(
             f"{result.name}: {result.message}\n    → {result.remedy}" for result in self.failures
         )
@@ -196,10 +227,14 @@ def print_report(report: ValidationReport, console: Console | None = None) -> No
     for label, value in _described(report.facts):
         console.print(Text.assemble((f"{label}: ", "dim"), value))
     failed, warned = len(report.failures), len(report.warnings)
-    if report.passed:
-        console.print(f"[bold green]PASSED[/] with {warned} warning{'s' * (warned != 1)}")
-    else:
+    skipped = sum(result.status == "skip" for result in report.results)
+    if not report.passed:
         console.print(f"[bold red]FAILED[/] {failed} check{'s' * (failed != 1)}")
+        return
+    _, _, restriction = report.verdict.partition(", ")
+    passed = f"[bold yellow]PASSED, {restriction},[/]" if restriction else "[bold green]PASSED[/]"
+    counts = f"{warned} warning{'s' * (warned != 1)}, {skipped} not tested"
+    console.print(f"{passed} with {counts}")
 
 
 def _printable(fact: Any) -> Any:

@@ -114,7 +114,7 @@ def _confined_model(request: Mapping[str, Any]) -> ModelUnderTest:
     readable = [request["scratch"], *_libraries(), *directories_of(contract), *_linked(folder)]
     unprotected = confine(work=work, readable=readable, has_namespace=hidden)
     model = ModelUnderTest(target, contract, request["model_dir"], unreadable, request["facts"])
-    model.facts.update(original_hidden=hidden, tensorflow_version=tf.__version__)
+    model.facts.update(original_hidden=hidden, tensorflow_version=tf.__version__, rows_scored=0)
     if refused:
         model.facts["links_not_followed"] = refused
     if unprotected:

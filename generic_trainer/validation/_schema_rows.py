@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from generic_trainer.validation._lists import LISTS, parallel_lists
 from generic_trainer.validation._signatures import ParsedFeature
 
 _EXACT = 1 << 53  # beyond it a double, which the statistics have, may be another integer
@@ -34,8 +35,6 @@ _FLOATS = (0.0, -1.0, 0.5, 1.0, 1e-6, 1e-42, 1e9, -1e9)  # one of them denormal
 _INTS = (0, -1, 1 << 31)
 _UNICODE = "Zürich 東京 🚖 \u202eabc".encode()
 _TEXTS = (b"", b"never seen before", _UNICODE, b"\xff\xfe\x00", b"long " * 2000)
-LISTS = {"string": "bytes_list", "int64": "int64_list", "float32": "float_list"}
-DTYPE_OF_LIST = {kind: dtype for dtype, kind in LISTS.items()}
 _DTYPES = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
 
 
@@ -140,6 +139,7 @@ class SchemaRows:
         absent: features that do not come with requests, such as labels.
         vocabulary: words that the model's own assets have.
         observed: name → statistics of a feature.
+        partitions: see `_lists.partitions`.
     """
 
     schema: Any
@@ -148,6 +148,7 @@ class SchemaRows:
     absent: AbstractSet[str]
     vocabulary: Sequence[bytes] = ()
     observed: Mapping[str, ObservedFeature] = dataclasses.field(default_factory=dict)
+    partitions: Mapping[str, AbstractSet[str]] = dataclasses.field(default_factory=dict)
 
     def allowed(self) -> Iterator[ProbeRow]:
         """Yields rows at the limits of the domains that the schema declares."""
@@ -159,8 +160,9 @@ class SchemaRows:
             for value in numbers:
                 if len(domain) == 2 and domain[0] < value < domain[1]:
                     yield self._with_value(feature.name, value, "in its domain")
-            for count in _lengths(feature):
-                yield self._with_length(feature.name, count, "which value_count allows")
+            yield from self._with_lengths(
+                feature.name, _lengths(feature), "which value_count allows"
+            )
 
     def unforeseen(self) -> Iterator[ProbeRow]:
         """Yields rows beyond the domains of the schema, and rows without a domain."""
@@ -180,8 +182,7 @@ class SchemaRows:
                 if value not in domain:
                     yield self._with_value(name, value, reason)
             if feature.HasField("value_count") and not feature.value_count.max:
-                for count in (2, _MANY):
-                    yield self._with_length(name, count, "as value_count has no max")
+                yield from self._with_lengths(name, (2, _MANY), "as value_count has no max")
 
     def in_statistics(self) -> Iterator[ProbeRow]:
         """Yields rows with values from the statistics of features that the schema leaves open."""
@@ -189,7 +190,8 @@ class SchemaRows:
 
         declared = {feature.name: feature for feature in self.schema.feature}
         reason = "as in the statistics"
-        for name in sorted(self.observed.keys() & self.features.keys() - self.absent):
+        names = self.observed.keys() & self.features.keys() - self.absent - self.partitions.keys()
+        for name in sorted(names):
             seen, feature = self.observed[name], declared.get(name, schema_pb2.Feature(name=name))
             if self.features[name].dtype != seen.dtype:
                 continue
@@ -197,20 +199,21 @@ class SchemaRows:
                 for value in seen.values:
                     yield self._with_value(name, value, reason)
             if not (feature.HasField("value_count") or feature.HasField("shape")):
-                for count in seen.lengths:
-                    yield self._with_length(name, min(count, _MAX_VALUES), reason)
+                yield from self._with_lengths(name, seen.lengths, reason)
 
     def _used(self) -> list[Any]:
         """Returns the features of the schema that the signature reads and requests have.
 
-        Those of sparse tensors are left out: an index that occurs twice is an error.
+        Those of sparse tensors are left out: an index that occurs twice is an error. So are the row
+        lengths of nested lists, which must fit the values.
         """
         sparse = self.schema.sparse_feature
         columns = [c.name for each in sparse for c in (*each.index_feature, each.value_feature)]
+        unbound = self.features.keys() - self.absent - set(columns) - self.partitions.keys()
         return [
             feature
             for feature in features_in_use(self.schema)
-            if feature.name in self.features.keys() - self.absent - set(columns)
+            if feature.name in unbound
             and dtype_in_schema(feature) in ("", self.features[feature.name].dtype)
         ]
 
@@ -242,12 +245,15 @@ class SchemaRows:
         shown = f"{value[:20]!r}" + "..." * (len(value) > 20) if isinstance(value, bytes) else value
         return self._row(name, {name: [value] * size}, f"is {shown}, {reason}")
 
-    def _with_length(self, name: str, count: int, reason: str) -> ProbeRow:
-        lists = {}
-        for each in self._parallel[name]:
-            usual = b"text" if self.features[each].dtype == "string" else 1
-            lists[each] = ((self._values(each) or [usual]) * count)[:count]
-        return self._row(name, lists, f"has {count} values, {reason}")
+    def _with_lengths(self, name: str, counts: Iterable[int], reason: str) -> Iterator[ProbeRow]:
+        if any(name in divided for divided in self.partitions.values()):
+            return
+        for count in (min(count, _MAX_VALUES) for count in counts):
+            lists = {}
+            for each in self._parallel[name]:
+                usual = b"text" if self.features[each].dtype == "string" else 1
+                lists[each] = ((self._values(each) or [usual]) * count)[:count]
+            yield self._row(name, lists, f"has {count} values, {reason}")
 
     def _row(self, name: str, lists: Mapping[str, Sequence[Any]], what: str) -> ProbeRow:
         example = copy.deepcopy(self.base)
@@ -300,25 +306,6 @@ def without(example: Any, keys: Iterable[str]) -> Any:
     for key in keys:
         fewer.features.feature.pop(key, None)
     return fewer
-
-
-def parallel_lists(
-    example: Any, names: Iterable[str], rules: Mapping[str, str]
-) -> dict[str, list[str]]:
-    """Returns name → the features that may only change together with it, such as ids and weights.
-
-    Args:
-        example: a usual `tf.train.Example`. Lists of as many values, if there are several, may
-            belong together.
-        names: of features.
-        rules: name → the number of values that the schema allows, the same for such lists.
-    """
-    features, groups = example.features.feature, dict[Any, list[str]]()
-    sizes = {n: sum(len(getattr(f, k).value) for k in DTYPE_OF_LIST) for n, f in features.items()}
-    for name in names:
-        key = (sizes[name], rules.get(name)) if sizes.get(name, 0) > 1 else name
-        groups.setdefault(key, []).append(name)
-    return {name: group for group in groups.values() for name in group}
 
 
 def domain_of(schema: Any, feature: Any, dtype: str) -> list[Any]:

@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._signatures import Signature
 
 ODD_ROWS = 7  # an incomplete last batch, of a size that no graph is built for by accident
 _SINGLE_ROWS = 4  # rows that are also scored alone
@@ -69,6 +68,16 @@ class Feed:
         return not self.whole.issuperset(self.inputs)
 
     @property
+    def is_coherent(self) -> bool:
+        """Whether the inputs fit together; made-up row lengths, for example, would not.
+
+        Integers of rank 0 or 1, beside other inputs, may be the lengths, splits or shape of those.
+        """
+        if self.records or len(self.inputs) < 2:
+            return True
+        return not any(each.dtype.kind in "iu" and each.ndim < 2 for each in self.inputs.values())
+
+    @property
     def bytes_per_row(self) -> float:
         """The average size of a row."""
         arrays = self.inputs.values()
@@ -107,6 +116,10 @@ class Scores:
     single: tuple[Outputs, ...]
     half: frozenset[str] = frozenset()
     shuffled: Outputs = dataclasses.field(default_factory=dict)
+
+    def has_rows(self, output: str) -> bool:
+        """Returns whether an output has one row for each of the feed's."""
+        return self.batch[output].shape[:1] == (self.feed.rows,)
 
     def varies(self, output: str) -> tuple[str, bool]:
         """Returns the difference of an output between the two calls; see `difference`."""
@@ -163,55 +176,7 @@ def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
 
     dtypes = {n: spec.dtype for n, spec in signature.structured_input_signature[1].items()}
     tensors = {name: tf.constant(value, dtypes.get(name)) for name, value in inputs.items()}
-    return {name: _dense(value) for name, value in signature(**tensors).items()}
-
-
-def open_session(directory: str) -> Any:
-    """Returns a graph session with a model, as BulkInferrer, TF Serving and C++ servers load it.
-
-    Raises:
-        Exception: a consumer would end with it.
-    """
-    import tensorflow as tf
-
-    softly = tf.compat.v1.ConfigProto(allow_soft_placement=True)  # as TF Serving does
-    # It takes longer than it saves in the one call, and the object has been called with it.
-    softly.graph_options.rewrite_options.disable_meta_optimizer = True
-    running = tf.compat.v1.Session(graph=tf.Graph(), config=softly)
-    tf.compat.v1.saved_model.load(running, ["serve"], directory)
-    return running
-
-
-class SessionSignature:
-    """A signature of a model in a session, which is called as one of a loaded model is.
-
-    It is for models that only a session can load, such as graphs of TensorFlow 1 that return
-    reference variables.
-
-    Args:
-        running: the session.
-        signature: its description.
-    """
-
-    captured_inputs = ()
-
-    def __init__(self, running: Any, signature: Signature) -> None:
-        import tensorflow as tf
-
-        self._running, self._signature = running, signature
-        specs = {n: tf.TensorSpec(each.shape, each.dtype) for n, each in signature.inputs.items()}
-        self.structured_input_signature = ((), specs)
-
-    def __call__(self, **inputs: Any) -> Outputs:
-        arrays = {key: tensor.numpy() for key, tensor in inputs.items()}
-        return run_signature(self._running, self._signature, arrays)
-
-
-def run_signature(running: Any, signature: Signature, inputs: Mapping[str, np.ndarray]) -> Outputs:
-    """Returns the dense outputs that a session gives for a signature."""
-    fetched = {key: each.info.name for key, each in signature.outputs.items() if each.info.name}
-    fed = {signature.inputs[key].info.name: value for key, value in inputs.items()}
-    return {key: _dense(value) for key, value in running.run(fetched, fed).items()}
+    return {name: dense(value) for name, value in signature(**tensors).items()}
 
 
 def is_float(array: np.ndarray) -> bool:
@@ -302,13 +267,14 @@ def deviation(
     return worst, share, float(gap.max(initial=0.0))
 
 
-def _dense(value: Any) -> np.ndarray:
+def dense(value: Any) -> np.ndarray:
+    """Returns a tensor, or an array of a session, as an array."""
     import tensorflow as tf
 
     if isinstance(value, tf.RaggedTensor):
         value = value.to_tensor()
     elif isinstance(value, tf.SparseTensor):
-        value = tf.sparse.to_dense(value)
+        value = tf.sparse.todense(value)
     array = value.numpy() if hasattr(value, "numpy") else value
     # A string without dimensions comes as Python's own bytes.
     return np.array(array, dtype=object) if isinstance(array, bytes) else np.asarray(array)

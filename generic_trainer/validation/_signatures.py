@@ -166,6 +166,7 @@ class ParsedFeature:
         size: number of values that a row needs; 1 for any length.
         dense_size: number of values that a row must have; None for any number.
         is_required: whether parsing fails for a row without it.
+        is_ragged: whether it becomes a ragged tensor, or a part of one.
     """
 
     name: str
@@ -173,6 +174,7 @@ class ParsedFeature:
     size: int
     dense_size: int | None = None
     is_required: bool = False
+    is_ragged: bool = False
 
 
 def _features_of(node: Any, inputs: Sequence[Any]) -> Iterator[ParsedFeature]:
@@ -182,7 +184,8 @@ def _features_of(node: Any, inputs: Sequence[Any]) -> Iterator[ParsedFeature]:
     if node.op == "ParseExampleV2":
         sparse, dense, ragged = map(_strings, inputs[2:5])
         defaults = inputs[5:]
-        yield from _features(ragged, attributes["ragged_value_types"].list.type)
+        for parsed in _features(ragged, attributes["ragged_value_types"].list.type):
+            yield dataclasses.replace(parsed, is_ragged=True)
     elif node.op == "ParseExample":
         names = [key for each in inputs[2:] for key in _strings(each)]
         sparse = names[: attributes["Nsparse"].i]

@@ -1,5 +1,6 @@
 """Good models of every kind pass, without a contract and with one, and without a false alarm."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,51 @@ def test_lists_that_belong_together_change_together(check: Check) -> None:
     wanted = ServingContract(examples=rows, schema=LISTS, consumers=("Evaluator",), signatures=())
     report = check(serving(_paired, SERIALIZED), wanted)
     assert report.passed and len(report.warnings) == 1, (report.summary(), report.warnings)
+
+
+_PARTS = tf.io.RaggedFeature
+# How rows of lists, such as [[1.0, 2.0], [3.0]], are divided → the partitions, and the integers.
+NESTED = {
+    "lengths": ([_PARTS.RowLengths("parts")], lambda sizes: sizes),
+    "splits": ([_PARTS.RowSplits("parts")], lambda sizes: [0, *itertools.accumulate(sizes)]),
+    "limits": ([_PARTS.RowLimits("parts")], lambda sizes: [*itertools.accumulate(sizes)]),
+    "ids": (
+        [_PARTS.ValueRowIds("parts")],
+        lambda sizes: [row for row, size in enumerate(sizes) for _ in range(size)],
+    ),
+    "two_levels": ([_PARTS.RowLengths("outer"), _PARTS.RowLengths("parts")], lambda sizes: sizes),
+    "one_row": ([_PARTS.RowLengths("parts")], lambda sizes: [sum(sizes)]),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+@pytest.mark.parametrize("has_examples", [True, False])
+def test_nested_lists_change_together(kind: str, has_examples: bool, check: Check) -> None:
+    partitions, integers = NESTED[kind]
+    spec = {"nested": _PARTS(tf.float32, value_key="of", partitions=partitions, validate=True)}
+
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        flat = tf.io.parse_example(examples, spec)["nested"].merge_dims(1, -1)
+        return {"y": tf.reduce_sum(flat, axis=1)}
+
+    rows = []
+    for row in range(40):
+        sizes = [1 + (row + part) % 3 for part in range(1 + row % 3)]
+        lists = {"parts": integers(sizes), "outer": [len(sizes)]}
+        rows.append(example(of=[0.5] * sum(sizes), **lists))
+    features = [
+        {"name": name, "type": kind, "value_count": {"min": 1, "max": 99}}
+        for name, kind in {"of": 3, "parts": 2, "outer": 2}.items()
+    ]
+    schema = schema_pb2.Schema(feature=features)
+    schema.feature[1].int_domain.max = 9
+    contract = ServingContract(
+        examples=rows if has_examples else None, schema=schema, signatures=()
+    )
+    report = check(serving(serve, SERIALIZED), contract)
+    assert report.passed, report.summary()
+    # Made-up examples do not fit together, so that a warning is all that they are good for.
+    assert not (has_examples and report.warnings), report.warnings
 
 
 def test_a_scalar_and_words_of_any_number_are_not_fed_from_examples(check: Check) -> None:

@@ -121,6 +121,8 @@ def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: `serving_default(x, species)` with `label_keys=("species",)`.
     """
+    if not model.label_keys:
+        raise Skip("nothing to test: the contract and its eval config name no label")
     for name, signature in model.serving_signatures.items():
         if name.startswith(PREPROCESSING):
             continue
@@ -143,11 +145,12 @@ def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
     graph = model.transform_graph
     if graph is None:
         raise Skip("the contract names no transform graph")
-    for name in sorted({asset.filename for asset in model.assets}):
-        ours = model.directory / "assets" / name
-        theirs = graph / _TRANSFORM_ASSETS / name
-        if not (ours.is_file() and theirs.is_file()):
-            continue
+    names = {asset.filename for asset in model.assets}
+    pairs = {n: (model.directory / "assets" / n, graph / _TRANSFORM_ASSETS / n) for n in names}
+    pairs = {n: pair for n, pair in sorted(pairs.items()) if all(file.is_file() for file in pair)}
+    if not pairs:
+        raise Skip("nothing to test: no asset has the name of an asset of the transform graph")
+    for name, (ours, theirs) in pairs.items():
         if sha256_of_file(ours) == sha256_of_file(theirs):
             yield note(f"assets/{name} is the transform graph's")
         else:

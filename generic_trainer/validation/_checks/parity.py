@@ -252,7 +252,10 @@ def base_model(model: ModelUnderTest) -> Iterator[Finding]:
         message = "the base model is not run, because it would reach files or the network: "
         yield warn(message + reason, "accept its ops with ServingContract(allowed_ops=...)")
         return
-    yield from _changed_predictions(base, model)
+    compared = list(_changed_predictions(base, model))
+    yield from compared
+    if not compared:
+        yield note("no row was scored by which to compare the predictions")
 
 
 def _changes(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:

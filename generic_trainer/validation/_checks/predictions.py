@@ -3,20 +3,30 @@
 import base64
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from generic_trainer._core.texts import did_you_mean, reason_of
 from generic_trainer.validation import _scoring
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, untested, warn
 from generic_trainer.validation._feeds import feed_for
+from generic_trainer.validation._lists import filled
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
+from generic_trainer.validation._report import keep_example
 from generic_trainer.validation._schema_rows import parsed, without
 
 SIZES_REMEDY = "replace fixed sizes by ones that follow the batch: consumers choose them"
+ALONE_REMEDY = (
+    "give an absent feature the shape that it has in a batch, such as tf.sparse.to_dense of a "
+    "tf.SparseTensor with dense_shape=[batch, 1], or default_value: clients send single rows"
+)
+_ANY_ROW_REMEDY = (
+    "initialise tables and variables when the model is loaded, and use ops that the CPU of a "
+    "server has. If a consumer has others: ServingContract(severities={'scores': 'warn'})"
+)
 _GOLDEN_ROWS = 3
 _MAX_VARIABLES = 5  # that a finding names
 _RANDOM = re.compile(
@@ -30,51 +40,103 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
     """Every signature scores a batch, an odd remainder of one, and single rows.
 
     The rows are the contract's examples if they fit the signature, and made-up ones otherwise. A
-    failure for made-up rows is a warning, as the model may rightly refuse them.
+    failure for made-up rows is a warning, as the model may rightly refuse them, unless the error
+    does not depend on the rows. Clients send single rows, so each real one must be scored alone.
 
-    Example: a reshape to `[32, 10]`, which the last batch of 7 rows does not fit.
+    Example: a reshape to `[32, 10]`, which the last batch of 7 rows does not fit; a variable that
+    is not initialised when the model is loaded.
     """
-    import tensorflow as tf
-
     for name, signature in model.signatures.items():
         served = name in model.serving_signatures
-        if not served and signature.assigns:
-            yield note(f"signature {name!r} changes the model's variables: not called")
+        if not served and (signature.assigns or not signature.inputs):
+            what = "changes the model's variables" if signature.assigns else "takes no inputs"
+            yield untested(f"signature {name!r} {what}: not called")
             continue
         if (feed := feed_for(model, signature)) is None:
-            yield note(f"signature {name!r} takes no dense tensors: not called")
+            yield untested(f"signature {name!r} takes no dense tensors: not called")
             continue
-        loaded = model.loaded.signatures[name]
         try:
-            model.scores[name] = _scoring.score(loaded, feed, model.half_outputs(signature))
+            _take_scores(model, name, feed)
             yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
         except Exception as error:
-            message = f"signature {name!r} with {feed.source}: {reason_of(error)}"
-            if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
-                yield fail(message, "let the signature allocate less for one batch")
-                continue
-            if served and feed.divisible and _works(loaded, feed.inputs):
-                message += f"; a batch of {feed.rows} is scored, and smaller ones are not"
-                yield model.of_rows(True, message, SIZES_REMEDY)
-                continue
-            alone = _scored_alone(loaded, feed) if served and feed.divisible else []
-            if alone and len(alone) < feed.rows and not feed.real:
-                half = model.half_outputs(signature)
-                model.scores[name] = _scoring.score(loaded, feed.part(alone), half)
+            yield from _why_not_scored(model, name, feed, error)
+    model.facts["rows_scored"] = sum(each.feed.rows for each in model.served_scores.values())
+    if not model.scores:
+        raise Skip("no row was scored")
+
+
+def _take_scores(model: ModelUnderTest, name: str, feed: _scoring.Feed) -> None:
+    loaded = model.loaded.signatures[name]
+    model.scores[name] = _scoring.score(loaded, feed, model.half_outputs(model.signatures[name]))
+
+
+def _why_not_scored(
+    model: ModelUnderTest, name: str, feed: _scoring.Feed, error: Exception
+) -> Iterator[Finding]:
+    """Yields findings of a signature that does not score all sizes of batches, or none."""
+    import tensorflow as tf
+
+    loaded, served = model.loaded.signatures[name], name in model.serving_signatures
+    judge = fail if served else warn
+    message = f"signature {name!r} with {feed.source}: {reason_of(error)}"
+    if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
+        yield fail(message, "let the signature allocate less for one batch")
+        return
+    alone = _scored_alone(loaded, feed) if served and feed.divisible else []
+    if served and feed.divisible and _works(loaded, feed.inputs):
+        yield _of_smaller_batches(model, name, feed, alone, message)
+    elif alone and len(alone) == feed.rows and feed.is_coherent:
+        yield fail(f"{message}; single rows are scored", SIZES_REMEDY)
+    elif not alone and _is_of_any_row(model, name, feed, error):
+        yield judge(f"{message}; no request can be answered", _ANY_ROW_REMEDY)
+    elif feed.real:
+        remedy = "let the signature parse the examples: names, dtypes, default_value of optional "
+        yield judge(message, f"{remedy}ones")
+    else:
+        if alone and feed.is_coherent:
+            with contextlib.suppress(Exception):  # together they may not be scored
+                _take_scores(model, name, feed.part(alone))
                 yield note(f"signature {name!r} scored {len(alone)} rows of {feed.source}")
-            yield _judge_error(served, len(alone) == feed.rows, feed, message)
+        yield _of_made_up(feed, message)
 
 
-def _judge_error(served: bool, works_alone: bool, feed: _scoring.Feed, message: str) -> Finding:
-    if works_alone:
-        return fail(f"{message}; single rows are scored", SIZES_REMEDY)
-    has_text = any(array.dtype == object for array in feed.inputs.values())
-    if has_text and not feed.real and not feed.records:
-        return note(f"{message}: made-up words may well be unknown")
+def _is_of_any_row(model: ModelUnderTest, name: str, feed: _scoring.Feed, error: Exception) -> bool:
+    """Returns whether an error does not depend on the rows."""
+    import tensorflow as tf
+
+    kinds = tf.errors.FailedPreconditionError, tf.errors.NotFoundError
+    if not isinstance(error, (*kinds, tf.errors.UnimplementedError, tf.errors.InternalError)):
+        return False
+    # Ops of other libraries raise any errors, and a made-up word is not the name of a file.
+    by_rows = model.foreign_ops.keys() | set(model.contract.allowed_ops)
+    return feed.real or by_rows.isdisjoint(model.signatures[name].ops)
+
+
+def _of_made_up(feed: _scoring.Feed, message: str) -> Finding:
+    if not feed.records and any(array.dtype == object for array in feed.inputs.values()):
+        return untested(f"{message}: made-up words may well be unknown")
+    subject = "these are made up" if feed.is_coherent else "made-up inputs may not fit together"
+    return warn(message, f"name real rows with ServingContract(examples=...): {subject}")
+
+
+def _of_smaller_batches(
+    model: ModelUnderTest, name: str, feed: _scoring.Feed, alone: Sequence[int], message: str
+) -> Finding:
+    """Returns the finding of a signature that scores a batch, and smaller ones not."""
+    message += f"; a batch of {feed.rows} is scored, and smaller ones are not"
+    missed = [row for row in range(feed.rows) if row not in alone]
     if not feed.real:
-        return warn(message, "name real rows with ServingContract(examples=...): these are made up")
-    remedy = "let the signature parse the examples: names, dtypes, default_value of optional ones"
-    return (fail if served else warn)(message, remedy)
+        return model.of_rows(feed.is_coherent, message, SIZES_REMEDY)
+    if not (alone and missed):
+        return fail(message, SIZES_REMEDY, may_be_meant=True)
+    examples = parsed(feed.records)
+    present = [filled(example) for example in examples]
+    absent = set.intersection(*(present[row] for row in alone)) - present[missed[0]]
+    absent &= model.signatures[name].features.keys() or absent
+    message += f": {len(alone)} examples are scored alone, and example {missed[0]} is not"
+    message += f", which lacks {sorted(absent)}" if absent else ""
+    message += f"; {keep_example(model.facts, examples[missed[0]])}"
+    return fail(message, ALONE_REMEDY, may_be_meant=True)
 
 
 def _works(loaded: Any, inputs: dict[str, np.ndarray]) -> bool:
@@ -102,7 +164,7 @@ def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: 8 examples give an output of shape `[16, 3]`.
     """
-    for name, scored in model.served_scores.items():
+    for name, scored in model.scored(served=True).items():
         for key, output in sorted(scored.batch.items()):
             if output.shape[:1] != (scored.feed.rows,):
                 rows, shape = scored.feed.rows, list(output.shape)
@@ -120,7 +182,7 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a feature that is divided by its own mean, which is 0 for one of the eval examples.
     """
     remedy = "look for a division by zero, the log of zero, or missing values"
-    for name, scored in model.scores.items():
+    for name, scored in model.scored().items():
         for kind, key, _ in _scoring.not_finite(scored.batch):
             certain = kind == "NaN" and scored.feed.real and name in model.serving_signatures
             message = f"signature {name!r}: output {key!r} is {kind} for {scored.feed.source}"
@@ -136,10 +198,16 @@ def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: a signature that parses `"x"`, but `"X"` in the examples, and fills in the default.
     """
-    for name, scored in model.served_scores.items():
-        if name.startswith(PREPROCESSING):
-            continue  # it may return the label, of which a few examples can well have one value
-        if scored.feed.real and scored.feed.rows > 1 and all(map(_constant, scored.batch.values())):
+    several = {
+        name: scored
+        for name, scored in model.served_scores.items()
+        # It may return the label, of which a few examples can well have one value.
+        if not name.startswith(PREPROCESSING) and scored.feed.real and scored.feed.rows > 1
+    }
+    if not several:
+        raise Skip("nothing to test: no signature scored several examples of the contract")
+    for name, scored in several.items():
+        if all(map(_constant, scored.batch.values())):
             message = f"signature {name!r} gives the same outputs for {scored.feed.rows} examples"
             yield warn(message, "see whether the features reach the model (names, vocabulary)")
 
@@ -159,7 +227,7 @@ def outputs_utf8(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if not model.contract.may_serve:
         raise Skip("no server reads the model")
-    for name, scored in model.served_scores.items():
+    for name, scored in model.scored(served=True).items():
         for key, output in sorted(scored.batch.items()):
             if output.dtype == object and not key.endswith("_bytes") and not _is_utf8(output):
                 message = f"signature {name!r}: output {key!r} holds bytes that are not UTF-8; the "
@@ -185,7 +253,7 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     Example: dropout that is active in the exported function: `model(x, training=True)`; an LSTM
     with `stateful=True`.
     """
-    for name, scored in model.scores.items():
+    for name, scored in model.scored().items():
         signature = model.signatures[name]
         remedy = "call the model with training=False: dropout or a random op is live"
         if signature.assigned and not any(map(_RANDOM.match, signature.ops)):
@@ -214,19 +282,23 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
     over the batch.
     """
     remedy = "normalise with statistics from training, and not over the batch; keep rows in order"
-    for name, scored in model.scores.items():
+    compared = 0
+    for name, scored in model.scored().items():
         for key in sorted(scored.batch):
+            if not scored.has_rows(key) or scored.varies(key)[0]:
+                continue  # other checks report it
+            compared += scored.feed.divisible
             message, certain = first_difference(scored, key)
-            if message and not scored.varies(key)[0]:
+            if message:
                 message = f"signature {name!r}, output {key!r}: {message}"
                 yield model.of_rows(certain and name in model.serving_signatures, message, remedy)
+    if not compared:
+        raise Skip("nothing to test: no output has rows that can be scored alone")
 
 
 def first_difference(scored: _scoring.Scores, key: str) -> tuple[str, bool]:
     """Returns the difference of an output of a row in another batch; see `difference`."""
     batch = scored.batch[key]
-    if batch.ndim == 0 or len(batch) != scored.feed.rows:
-        return "", False  # output_per_row reports it
     smaller = [(f"row {n} alone", each, batch[n : n + 1]) for n, each in enumerate(scored.single)]
     odd = batch[: _scoring.ODD_ROWS]
     smaller.append((f"a batch of {len(odd)}", scored.odd, odd))

@@ -4,8 +4,10 @@ All of them together take the seconds of `ServingContract.probe_s`. A row that c
 kept as text: `generic-trainer validate MODEL --example FILE` replays it.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,20 @@ from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
-from generic_trainer.validation._checks.predictions import SIZES_REMEDY, first_difference
+from generic_trainer.validation._checks.predictions import (
+    ALONE_REMEDY,
+    SIZES_REMEDY,
+    first_difference,
+)
 from generic_trainer.validation._feeds import input_features, inputs_of
+from generic_trainer.validation._lists import filled, parallel_lists, partitions
 from generic_trainer.validation._model import RECORDS, ModelUnderTest
+from generic_trainer.validation._report import keep_example
 from generic_trainer.validation._schema_rows import (
     ProbeRow,
     SchemaRows,
     features_in_use,
     is_optional,
-    parallel_lists,
     parsed,
     without,
 )
@@ -34,7 +41,6 @@ _MAX_ALONE = 256  # features that are missing alone
 _MAX_VOCABULARY_BYTES = 1 << 24
 _MAX_WORD_BYTES = 200
 _MAX_CAUSES = 3  # that are reported
-_SHOWN_CHARACTERS = 600
 _NAN_REMEDY = "look for a division by zero, the log of zero, or missing values that became NaN"
 _REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
 
@@ -53,18 +59,24 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
     probed = [(n, s) for n, s in _probed(model) if s.feed.real] if rows else []
     if not probed:
         raise Skip(f"needs more than {RECORDS} examples that fit a signature, and probe_s")
+    tested = False
     for name, scored in probed:
         with model.budget.part(0.5):
             remedy, fatal = "every consumer will see this", _fatal(model)
             yield from _findings(model, name, scored.batch, rows, remedy, fatal)
-        yield note(f"signature {name!r} scored {model.budget.rows + RECORDS} examples")
+            if model.budget.rows:
+                yield note(f"signature {name!r} scored {model.budget.rows + RECORDS} examples")
+                tested = True
+    if not tested:
+        raise Skip("nothing to test: probe_s is used up")
 
 
 @check(needs=("scores",), decided_by="rows")
 def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
-    """Examples without the features that are optional in schema or statistics still score.
+    """Examples score without features that are optional in schema or statistics, or that some lack.
 
     An optional feature will be missing one day. Each is left out alone, and all of them together.
+    An example that lacks a feature is also called alone: in a batch, other rows may make up for it.
 
     Example: `FixedLenFeature([], tf.float32)` without a default, for a feature with `presence {
     min_fraction: 0.9 }`.
@@ -73,24 +85,53 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
     if model.schema is not None:
         optional = {f.name for f in features_in_use(model.schema) if is_optional(f)}
     optional -= model.label_keys
-    if not optional:
-        raise Skip("no schema and no statistics, or all of their features are required")
+    tested = False
+    for name, scored in model.scored(served=True).items():
+        if scored.feed.serialized and scored.feed.divisible:
+            # It takes one call where all is well, and is worth that whatever is left.
+            shared, model.budget = model.budget, _scoring.Budget(max(model.budget.left_s, 1.0))
+            yield from _without(model, name, scored, optional)
+            tested = tested or model.budget.rows > 0
+            shared.left_s = min(shared.left_s, model.budget.left_s)
+            model.budget = shared
+    if not tested:
+        raise Skip("nothing to test: no feature that a scored signature parses is optional")
+
+
+def _without(
+    model: ModelUnderTest, name: str, scored: _scoring.Scores, optional: Collection[str]
+) -> Iterator[Finding]:
+    """Yields findings of rows that lack features, those of one batch first."""
+    examples, (base, usual) = parsed(scored.feed.records), _base(scored)
+    features = model.signatures[name].features
+    keys = sorted(features.keys() & optional)[:_MAX_ALONE]
+    together = parallel_lists(base, keys, {}, partitions(examples, features, model.schema))
+    left_out = [group for key, group in together.items() if key == group[0]]
+    alone = [ProbeRow(without(base, group), f"without {group}") for group in left_out]
+    others = [ProbeRow(without(each, optional), f"without {sorted(optional)}") for each in examples]
     remedy = "parse it as VarLenFeature or with a default_value that scores; "
     remedy += "if it is always there, set presence.min_fraction: 1 in the schema"
     fatal = ("error",) if model.contract.matches_rows is False else ("error", "NaN")
-    for name, scored in model.served_scores.items():
-        if scored.feed.serialized and scored.feed.divisible:
-            examples, (base, usual) = parsed(scored.feed.records), _base(scored)
-            alone = sorted(optional & model.signatures[name].features.keys())[:_MAX_ALONE]
-            together = parallel_lists(base, alone, {}).items()
-            absent = [(base, keys) for key, keys in together if key == keys[0]]
-            absent += [(example, sorted(optional)) for example in examples]
-            rows = [ProbeRow(without(each, keys), f"without {keys}") for each, keys in absent]
-            # It takes one call where all is well, and is worth that whatever is left.
-            shared, model.budget = model.budget, _scoring.Budget(max(model.budget.left_s, 1.0))
-            yield from _findings(model, name, usual, rows, remedy, fatal)
-            shared.left_s = min(shared.left_s, model.budget.left_s)
-            model.budget = shared
+    rows = [*alone, *others] if keys else []
+    found = list(_findings(model, name, usual, rows, remedy, fatal))
+    yield from found
+    if scored.feed.real:
+        for row in _lacking(parsed(model.eval_rows), features.keys() - model.label_keys):
+            yield from _findings(model, name, usual, [row], ALONE_REMEDY, _fatal(model))
+    for row in () if found else alone:
+        row = dataclasses.replace(row, what=f"{row.what}, alone")
+        yield from _findings(model, name, usual, [row], f"{ALONE_REMEDY}; {remedy}", ())
+
+
+def _lacking(examples: Sequence[Any], features: AbstractSet[str]) -> Iterator[ProbeRow]:
+    """Yields examples that lack features, for each feature the one that lacks the fewest."""
+    lacked = [features - filled(example) for example in examples]
+    rows: dict[str, int] = {}
+    for row in sorted(range(len(examples)), key=lambda row: len(lacked[row])):
+        for name in lacked[row] - rows.keys():
+            rows[name] = row
+    for row in sorted(set(rows.values()))[:_MAX_ALONE]:
+        yield ProbeRow(examples[row], f"example {row} alone, which lacks {sorted(lacked[row])}")
 
 
 @check(needs=("scores",))
@@ -125,6 +166,8 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
             except Exception as error:
                 message = f"signature {name!r} with an empty batch: {reason_of(error)}"
                 yield warn(message, "replace -1 in a reshape with a known size")
+            else:
+                yield note(f"signature {name!r} took an empty batch")
     if model.schema is None:
         raise Skip("the contract names no schema")
     remedy = "let the model take this row, or declare a domain in the schema"
@@ -161,6 +204,7 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
     probed = [(n, s) for n, s in model.served_scores.items() if s.feed.divisible]
     if not probed or not model.budget.allows(1):
         raise Skip("no signature with a free batch was called, or probe_s is used up")
+    tested = False
     for name, scored in probed:
         done: list[str] = []
         mb_per_row = 0.0
@@ -182,6 +226,9 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
                     break
         if done:
             yield note(f"signature {name!r} scored batches of {', '.join(done)}")
+            tested = True
+    if not tested:
+        raise Skip("nothing to test: the rows are too large, or probe_s is used up")
 
 
 def _of_size(
@@ -202,7 +249,7 @@ def _of_size(
         return
     for key, output in sorted(outputs.items()):
         usual = scored.batch[key]
-        if usual.shape[:1] != (scored.feed.rows,) or first_difference(scored, key)[1]:
+        if not scored.has_rows(key) or first_difference(scored, key)[1]:
             continue  # other checks report it
         if output.shape[:1] != (size,):
             message = f"{subject}: output {key!r} is of shape {list(output.shape)}"
@@ -222,23 +269,38 @@ def _of_made_up(
 ) -> Iterator[Finding]:
     from tensorflow_metadata.proto.v0 import schema_pb2
 
-    fatal = _fatal(model) if is_certain else ()
     probed = _probed(model)
     if not probed:
         raise Skip("no signature takes the features of examples, or probe_s is used up")
+    called = 0
     for name, scored in probed:
         signature = model.signatures[name]
         serialized = scored.feed.serialized
         features = signature.features if serialized else input_features(model, signature)
         base, usual = _base(scored)
         schema = schema_pb2.Schema() if model.schema is None else model.schema
-        words = _last_words(model)
-        rows_of = SchemaRows(schema, features, base, model.label_keys, words, model.observed)
+        words, examples = _last_words(model), parsed(scored.feed.records)
+        rows_of = SchemaRows(
+            schema,
+            features,
+            base,
+            model.label_keys,
+            words,
+            model.observed,
+            partitions(examples, features, schema),
+        )
+        # Made-up examples do not show which lists belong together.
+        is_nested = sum(each.is_ragged for each in features.values()) > 1 and not scored.feed.real
+        fatal = _fatal(model) if is_certain and not is_nested else ()
         with model.budget.part(0.5):
             rows = model.budget.made(made_up(rows_of))
             for batch in (rows, *([row] for row in rows if row.alone)):
                 yield from _findings(model, name, usual, batch, remedy, fatal)
-        yield note(f"signature {name!r} scored {model.budget.rows} rows")
+            if model.budget.rows:
+                called += model.budget.rows
+                yield note(f"signature {name!r} scored {model.budget.rows} rows")
+    if not called:
+        raise Skip("nothing to test: schema and statistics state no other rows")
 
 
 def _last_words(model: ModelUnderTest) -> list[bytes]:
@@ -264,8 +326,6 @@ def _findings(
 
     Troubles of the kinds in `fatal` are failures, others warnings.
     """
-    from google.protobuf import text_format
-
     to_inputs = functools.partial(inputs_of, model.signatures[name], model.scores[name].feed)
     signature, examples = model.loaded.signatures[name], [row.example for row in rows]
     found = _scoring.troubles(signature, to_inputs, examples, model.budget, usual)
@@ -274,14 +334,10 @@ def _findings(
         if len(causes) < _MAX_CAUSES and not any(map(trouble.resembles, causes)):
             causes.append(trouble)
             row = rows[trouble.index]
-            text = text_format.MessageToString(row.example, as_one_line=True)
-            kept = model.facts.setdefault("failing_examples", {})
-            file = f"example-{len(kept) + 1}.pbtxt"
-            kept[file] = text
-            shown = text[:_SHOWN_CHARACTERS] + "..." * (len(text) > _SHOWN_CHARACTERS)
+            shown = keep_example(model.facts, row.example)
             is_error = trouble.kind == "error"
             does = "raises" if is_error else f"gives {trouble.kind} in"
-            message = f"signature {name!r}, {row.what}: {does} {trouble.reason}; {file}: {shown}"
+            message = f"signature {name!r}, {row.what}: {does} {trouble.reason}; {shown}"
             judge = fail if trouble.kind in fatal else warn
             advice = f"{remedy}; {_REPLAY}" if is_error else f"{_NAN_REMEDY}; {remedy}; {_REPLAY}"
             yield judge(message, advice, may_be_meant=True)

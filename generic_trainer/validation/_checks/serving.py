@@ -3,7 +3,7 @@
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,20 @@ import numpy as np
 
 from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import Finding, Skip, check, fail, if_concerned, note, warn
-from generic_trainer.validation._feeds import feed_for
+from generic_trainer.validation._check import (
+    Finding,
+    Skip,
+    check,
+    fail,
+    if_concerned,
+    note,
+    untested,
+    warn,
+)
+from generic_trainer.validation._graph import in_main_graph, node_name, tensors_of
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import call, difference, open_session, run_signature
+from generic_trainer.validation._scoring import call, difference
+from generic_trainer.validation._session import open_session, run_signature, uninitialized
 from generic_trainer.validation._signatures import fits
 
 _WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
@@ -24,6 +34,11 @@ _METHODS = "tensorflow/serving/"
 _MAX_REQUESTS = 1000  # WarmupConsts::kMaxNumRecords of TF Serving
 _MAX_REPLAYED = 200  # different ones; the names in all others are compared
 _WARMUP_REMEDY = "write the requests again, with a tf.io.TFRecordWriter, or delete the file"
+_UNTRACKED_REMEDY = (
+    "export with generic_trainer.training.export_model or, for a Keras 3 model, with model.export "
+    "and not with tf.saved_model.save. To publish the model all the same: "
+    "ServingContract(severities={'session': 'warn'})"
+)
 _MAX_CALLS = 11
 _MAX_SECONDS = 0.5  # where the contract has a limit
 _SOME_SECONDS = 0.05
@@ -34,8 +49,8 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
     """`tf.saved_model.load` loads the model elsewhere than where it was exported.
 
     The model is loaded in a process without your code and from another directory, as consumers do.
-    BulkInferrer and TF Serving load it into a session instead. A model that only a session can load
-    and run, such as a graph of TensorFlow 1 that returns a reference variable, fails only if an
+    BulkInferrer and TF Serving load it into a session instead. A model that only a session can
+    load, such as a graph of TensorFlow 1 that returns a reference variable, fails only if an
     Evaluator reads it.
 
     Example: a table that the exported object does not track; a vocabulary that is read from where
@@ -46,9 +61,10 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
         model.loaded  # noqa: B018 - loads on first use
         if not model.load_error:
             return
-        _run_in_session(model)
+        _require_inputs(model)
     except Exception as error:
-        message = f"tf.saved_model.load raises {model.load_error or reason_of(error)}"
+        reasons = dict.fromkeys(filter(None, (model.load_error, reason_of(error))))
+        message = f"tf.saved_model.load raises {'; in a session: '.join(reasons)}"
         yield fail(message, "track variables, tables and assets as attributes of the export")
         return
     message = f"only a session can load the model; tf.saved_model.load raises {model.load_error}"
@@ -57,13 +73,14 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
     yield if_concerned(model.contract.loads_in_python, message, harm, remedy)
 
 
-def _run_in_session(model: ModelUnderTest) -> None:
-    """Calls every signature that consumers use; raises if one cannot be called."""
+def _require_inputs(model: ModelUnderTest) -> None:
+    """Raises a LookupError if no request gives a value that an output depends on."""
     for name, signature in model.serving_signatures.items():
-        feed = feed_for(model, signature)
-        if feed is None:
-            raise LookupError(f"signature {name!r} takes no dense tensors")
-        call(model.loaded.signatures[name], feed.inputs)
+        fed = {node_name(tensor) for tensor in tensors_of(signature.proto.inputs)}
+        outputs = in_main_graph(tensors_of(signature.proto.outputs))
+        for (_, node), proto in model.graph.needed_for(outputs, fed).items():
+            if proto.op == "Placeholder" and node not in fed:
+                raise LookupError(f"signature {name!r} has no input for the placeholder {node!r}")
 
 
 @check(needs=("loads", "devices"), decided_by="rows")
@@ -89,8 +106,7 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip(needed) from None
     file = str(model.directory / _WARMUP_FILE)
     if not (model.directory / _WARMUP_FILE).stat().st_size:
-        yield note(f"{_WARMUP_FILE} has no request")
-        return
+        raise Skip(f"nothing to test: {_WARMUP_FILE} has no request")
     from generic_trainer._core.records import look_at, read_records  # it imports TensorFlow
 
     try:
@@ -115,14 +131,14 @@ def _replay(model: ModelUnderTest, requests: Iterable[tuple[int, Any]]) -> Itera
     for index, request in requests:
         kind = request.WhichOneof("log_type")
         if kind not in (None, "session_run_log", *_REQUEST_KINDS):
-            yield note(f"request {index} is a {kind}: not replayed")
+            yield untested(f"request {index} is a {kind}: not replayed")
             continue
         may_run = replayed < _MAX_REPLAYED
         if problem := next(filter(None, _problems(model, kind, request, may_run)), ""):
             yield fail(f"request {index}: {problem}", _WARMUP_REMEDY)
         else:
             replayed += may_run
-    yield note(f"{replayed} different requests replayed")
+    yield (note if replayed else untested)(f"{replayed} different requests replayed")
 
 
 def _problems(
@@ -226,7 +242,8 @@ def memory(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip("resident memory cannot be read on this system")
     used_mb = max(after_mb - before_mb, 0.0)
     model.facts["memory_mb"] = round(used_mb, 1)
-    message = f"loading and scoring took {used_mb:.0f} MiB"
+    did = "loading and scoring" if model.scores else "loading, without scoring a row,"
+    message = f"{did} took {used_mb:.0f} MiB"
     yield _within(message, used_mb, model.contract.max_memory_mb, "max_memory_mb")
 
 
@@ -259,6 +276,11 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
             message = f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}"
             yield fail(message, "BulkInferrer and TF Serving load it this way")
             return
+        for name in sorted(model.serving_signatures.keys() - model.scores.keys()):
+            if untracked := _untracked(model, running, name):
+                yield fail(f"signature {name!r}: {untracked}", _UNTRACKED_REMEDY)
+        if not model.scores:
+            yield note("a session loads the model; no row was scored, so that none is compared")
         for name, scores in model.scores.items():
             try:
                 given = run_signature(running, model.signatures[name], scores.feed.inputs)
@@ -276,6 +298,9 @@ def _compare_with_session(
     model: ModelUnderTest, name: str, outputs: Mapping[str, np.ndarray]
 ) -> Iterator[Finding]:
     signature, scores = model.signatures[name], model.scores[name]
+    # Other calls have changed the variables of the loaded model.
+    is_changed = any(model.signatures[each].assigns for each in model.scores)
+    judge = warn if is_changed else _judge(model, name)
     for key, value in sorted(outputs.items()):
         tensor, subject = signature.outputs[key], f"signature {name!r}: output {key!r}"
         if not fits(np.shape(value), tensor.shape):
@@ -287,41 +312,23 @@ def _compare_with_session(
         changed, certain = difference(value, scores.batch[key])
         if changed and certain and not scores.varies(key)[0]:
             remedy = "export again with generic_trainer.training.export_model"
-            yield _judge(model, name)(f"{subject}: a session gives {changed} from Python", remedy)
+            yield judge(f"{subject}: a session gives {changed} from Python", remedy)
 
 
 def _why_session_fails(
     model: ModelUnderTest, running: Any, name: str, error: Exception
 ) -> tuple[str, str]:
     """Returns message and remedy."""
-    # Variables that the signature does not read, such as an optimizer's, do not matter.
-    read = {node.name for node in model.signatures[name].nodes.values()}
-    untracked = _uninitialized(running, read)
-    if untracked:
-        return (
-            f"signature {name!r}: a session never restores {', '.join(map(repr, untracked[:8]))}, "
-            f"which are not tracked, though tf.saved_model.load does: {reason_of(error)}",
-            "export with generic_trainer.training.export_model or, for a Keras 3 model, with "
-            "model.export and not with tf.saved_model.save. To publish the model all the same: "
-            "ServingContract(severities={'session': 'warn'})",
-        )
+    if untracked := _untracked(model, running, name):
+        problem = f"{untracked}, though tf.saved_model.load does: {reason_of(error)}"
+        return f"signature {name!r}: {problem}", _UNTRACKED_REMEDY
     message = f"signature {name!r} fails in a tf.compat.v1.Session: {reason_of(error)}"
     return message, "BulkInferrer and TF Serving run it so: look at devices and tables"
 
 
-def _uninitialized(running: Any, nodes: Container[str]) -> list[str]:
-    """Returns the names of variables among some nodes that were not restored."""
-    import tensorflow as tf
-
-    checks = {
-        op.get_attr("shared_name").decode() or op.name: tf.raw_ops.VarIsInitializedOp(
-            resource=op.outputs[0]
-        )
-        for op in running.graph.get_operations()
-        if op.type == "VarHandleOp" and op.name in nodes
-    }
-    try:
-        ready = running.run(checks)
-    except Exception:
-        return []
-    return sorted(name for name, is_ready in ready.items() if not is_ready)
+def _untracked(model: ModelUnderTest, running: Any, name: str) -> str:
+    """Returns which variables of a signature a session never restores, empty if there are none."""
+    # Variables that the signature does not read, such as an optimizer's, do not matter.
+    read = {node.name for node in model.signatures[name].nodes.values()}
+    names = ", ".join(map(repr, uninitialized(running, read)[:8]))
+    return f"a session never restores {names}, which are not tracked" if names else ""

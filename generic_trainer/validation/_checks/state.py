@@ -28,7 +28,7 @@ def state_growth(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a `MutableHashTable` to which every unseen word is added.
     """
     changing = 0
-    for name, scored in model.served_scores.items():
+    for name, scored in model.scored(served=True).items():
         signature = model.signatures[name]
         ops = signature.ops
         for fills, takes in QUEUES.items():

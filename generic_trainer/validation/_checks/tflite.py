@@ -1,10 +1,19 @@
 """Checks of TFLite models, beside a SavedModel or instead of one."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import FORMATS, Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import (
+    FORMATS,
+    Finding,
+    Skip,
+    check,
+    fail,
+    note,
+    untested,
+    warn,
+)
 from generic_trainer.validation._contract import BULK_INFERRER, INFRA_VALIDATOR
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
@@ -84,19 +93,25 @@ def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
     runnable = [each for each in model.tflite_models if each.may_run]
     if not runnable:
         raise Skip("no TFLite model that can be run here")
+    rows = 0
     for each in runnable:
         if not each.signatures:
-            yield note(f"{each.path} has no signature, so that it is not run")
+            yield untested(f"{each.path} has no signature, so that it is not run")
         for name, signature in each.signatures.items():
-            yield from _scored(model, each, name, signature)
+            rows += yield from _scored(model, each, name, signature)
+    if not rows:
+        raise Skip("nothing to test: no row was scored")
+    if not model.is_saved_model:
+        model.facts["rows_scored"] = rows
 
 
 def _scored(
     model: ModelUnderTest, tflite: TFLiteModel, name: str, signature: Signature
-) -> Iterator[Finding]:
+) -> Generator[Finding, None, int]:
+    """Yields findings, and returns the number of rows that were scored."""
     feed = feed_for(model, signature, model.records)
     if feed is None:
-        return
+        return 0
     judge = fail if feed.real and not model.is_saved_model else warn
     subject = f"{tflite.path}, {name!r}"
     try:
@@ -104,13 +119,16 @@ def _scored(
     except Exception as error:
         reason = reason_of(error)
         if "custom op" in reason or "Flex" in reason:  # other interpreters may have them
-            yield note(f"{subject} is not run: TensorFlow's interpreter lacks its ops: {reason}")
+            yield untested(
+                f"{subject} is not run: TensorFlow's interpreter lacks its ops: {reason}"
+            )
         else:
             remedy = "consumers see this error for such rows; real ones: ServingContract(examples=)"
             yield judge(f"{subject} with {feed.source}: {reason}", remedy)
-        return
+        return 0
     for kind, key, _ in not_finite(outputs):
         if kind == "NaN":
             message = f"{subject}: output {key!r} has NaN for {feed.source}"
             yield judge(message, "look for numbers beyond the range of float16 or int8")
     yield note(f"{subject} scored {feed.rows} rows of {feed.source}")
+    return feed.rows
