@@ -360,6 +360,21 @@ class JobFolder:
         if gfile().exists(path := self.end_of(task)):
             gfile().remove(path)
 
+    def is_deleted(self) -> bool:
+        """Returns whether the folder was deleted, at the end of the job.
+
+        Raises:
+            Exception: that is unknown. The class depends on the file system.
+        """
+        path = self._file("job")
+        if is_remote(path):
+            return not gfile().exists(path)
+        try:  # a file system of a network may answer from a cache, unless the file is opened
+            with open(path, "rb"):
+                return False
+        except FileNotFoundError:
+            return True
+
     def delete(self) -> None:
         """Deletes the folder."""
         delete_tree(self.path)
