@@ -143,7 +143,7 @@ def _hint_at_missing_module(name: str, code: UserCode) -> str:
         )
     return (
         f"If {name!r} is a package, install it where the trainer runs. If it lies beside the "
-        "module file, import it in the module file by its name, so that it is packed."
+        "module file, import it by a constant name, so that it is packed."
     )
 
 
