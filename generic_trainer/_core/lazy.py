@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,6 +13,17 @@ from generic_trainer.errors import ConfigurationError
 OF_TFX: tuple[str, ...] = "tfx", "tfx_bsl", "tensorflow_transform", "tensorflow_model_analysis"
 OF_TFX += "tensorflow_data_validation", "apache_beam", "ml_metadata"
 TFX_EXTRA = "pip install 'generic-trainer[tfx]'"
+
+
+def is_installed(distribution: str) -> bool:
+    """Returns whether a distribution is installed.
+
+    A module that can be found is no proof: any folder on `sys.path` is one, such as the `~/tfx`
+    that TFX's tutorials make.
+    """
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return bool(importlib.metadata.version(distribution))
+    return False
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from generic_trainer._core.files import gfile, read_text, read_whole
@@ -207,6 +207,22 @@ def load_hyperparameters(path: str | None) -> dict[str, Any] | None:
             "again.",
             path=path,
         ) from error
+
+
+def is_tuner_config(hyperparameters: Mapping[str, Any]) -> bool:
+    """Returns whether these are a `keras_tuner.HyperParameters` config, not name → value.
+
+    A hyperparameter may be called `values`.
+    """
+    is_config = hyperparameters.keys() <= {"space", "values"}
+    return is_config and isinstance(hyperparameters.get("values"), Mapping)
+
+
+def hyperparameter_values(hyperparameters: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Returns name → value of a `keras_tuner.HyperParameters` config, or of such a mapping."""
+    given = hyperparameters or {}
+    values: Mapping[str, Any] = given["values"] if is_tuner_config(given) else given
+    return values
 
 
 def load_statistics(source: Any) -> Any:

@@ -15,6 +15,7 @@ from generic_trainer._core.event_files import scalars_by_step
 from generic_trainer._core.files import gfile, read_whole
 from generic_trainer._core.keras import keras_module, keras_version
 from generic_trainer._core.progress import Points, Progress
+from generic_trainer._core.texts import hyperparameter_values
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.validation import html_templates
 
@@ -228,7 +229,7 @@ def run_sections(request: TrainingRequest, progress: Progress) -> str:
     if not progress.phase:
         return ""
     view = view_of(progress, run_dir, scalars_by_step(run_dir))
-    values = (request.hyperparameters or {}).get("values", request.hyperparameters or {})
+    values = hyperparameter_values(request.hyperparameters)
     facts = [
         ("Begun", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(progress.started_s))),
         ("Module", f"{request.user_code.module}.{request.user_code.function}"),

@@ -3,50 +3,110 @@
 Both end after a number of steps. It may be None, such as `fn_args.train_steps` of a run without
 steps: then they end with their data, or when a hook stops them. A dataset that repeats forever has
 no end.
+
+The dataset is the one that the estimator gets. Calling an input function only to look would change
+what the next call returns: it may draw random numbers, or consume a generator.
 """
 
+import contextlib
+import contextvars
+import functools
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from generic_trainer._core import internals
 from generic_trainer.errors import ConfigurationError
 
 _LISTENERS = "saving_listeners"  # of a TrainSpec alone
 
+# Mode → the error to raise if its dataset repeats forever.
+_unlimited: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar(
+    "unlimited", default=types.MappingProxyType({})
+)
+# Estimator → the mode and the error of its newest dataset, if that repeats forever. It is not a
+# context variable: a strategy calls the model function in threads of its own.
+_endless: weakref.WeakKeyDictionary[Any, tuple[str, str]] = weakref.WeakKeyDictionary()
 
-def refuse_endless(estimator: Any, spec: Any, limit: str) -> None:
-    """Raises `ConfigurationError` if the dataset of a spec repeats forever, and nothing ends it.
+
+@contextlib.contextmanager
+def refuse_endless(*specs: Any) -> Iterator[None]:
+    """Makes a training or evaluation in this context fail if nothing would ever end it.
+
+    It raises `ConfigurationError` after the calls of the input and model functions.
 
     Args:
-        estimator: to be trained or evaluated.
-        spec: a TrainSpec or EvalSpec.
-        limit: its field with the number of steps.
+        *specs: the TrainSpec or EvalSpec of what follows, or both.
     """
-    if getattr(spec, limit, True) is not None or spec.hooks or getattr(spec, _LISTENERS, None):
-        return
-    if _is_endless(estimator, spec.input_fn, "train" if limit == "max_steps" else "eval"):
-        raise ConfigurationError(
-            f"{type(spec).__name__}(input_fn) returns a dataset that repeats forever, and neither "
-            f"{limit} nor a hook ends it. Pass {limit}, such as fn_args.train_steps or eval_steps "
-            "(--train-steps, --eval-steps of `generic-trainer run`), or let the dataset end."
-        )
+    unlimited = {}
+    for spec in specs:
+        limit, mode = ("max_steps", "train") if hasattr(spec, "max_steps") else ("steps", "eval")
+        if getattr(spec, limit) is None and not (spec.hooks or getattr(spec, _LISTENERS, None)):
+            unlimited[mode] = (
+                f"{type(spec).__name__}(input_fn) returns a dataset that repeats forever, and "
+                f"neither {limit} nor a hook ends it. Pass {limit}, such as fn_args.train_steps or "
+                "eval_steps (--train-steps, --eval-steps of `generic-trainer run`), or let the "
+                "dataset end."
+            )
+    token = _unlimited.set(unlimited)
+    try:
+        yield
+    finally:
+        _unlimited.reset(token)
 
 
-def _is_endless(estimator: Any, input_fn: Any, mode: str) -> bool:
-    """Whether a dataset repeats forever, and no hook of the model's own could stop."""
+def noting_endless(call_input_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the method of `Estimator` that calls the input function."""
+
+    @functools.wraps(call_input_fn)
+    def method(estimator: Any, input_fn: Any, mode: str, *args: Any, **kwargs: Any) -> Any:
+        data = call_input_fn(estimator, input_fn, mode, *args, **kwargs)
+        _endless.pop(estimator, None)
+        error = _unlimited.get().get(mode)
+        if error is not None and _is_endless(data):
+            _endless[estimator] = mode, error
+        return data
+
+    return method
+
+
+def raising_endless(call_model_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the method of `Estimator` that calls the model function, whose hooks may stop."""
+
+    @functools.wraps(call_model_fn)
+    def method(estimator: Any, features: Any, labels: Any, mode: str, config: Any) -> Any:
+        spec = call_model_fn(estimator, features, labels, mode, config)
+        endless_mode, error = _endless.get(estimator, ("", ""))
+        hooks = spec.training_hooks or spec.training_chief_hooks or spec.evaluation_hooks
+        if mode == endless_mode and not hooks:
+            raise ConfigurationError(error)
+        return spec
+
+    return method
+
+
+def _is_endless(data: Any) -> bool:
+    """Whether the result of an input function is a dataset that repeats forever.
+
+    The operations for this are in a copy of the graph. Seeds of later operations, and so initial
+    weights, depend on the number of operations before them.
+    """
     import tensorflow as tf  # not with this package
 
+    if not isinstance(data, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
+        return False
+    variant = tf.data.experimental.to_variant(data)
     # Else the GPUs' memory would be taken here, and not as the estimator's configuration says.
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
-        tf.compat.v1.train.create_global_step()
-        data = internals.ESTIMATOR_CALL_INPUT_FN.of(estimator)(input_fn, mode)
-        try:
-            if session.run(data.cardinality()) != tf.data.INFINITE_CARDINALITY:
-                return False
-        except (AttributeError, tf.errors.OpError):  # no dataset, or one that needs variables
-            return False
-        item = tf.compat.v1.data.make_initializable_iterator(data).get_next()
-        features, labels = item if isinstance(item, tuple) else (item, None)
-        model = internals.ESTIMATOR_CALL_MODEL_FN.of(estimator)
-        spec = model(features, labels, mode, estimator.config)
-    return not (spec.training_hooks or spec.training_chief_hooks or spec.evaluation_hooks)
+    try:
+        graph = tf.compat.v1.graph_util.extract_sub_graph(
+            variant.graph.as_graph_def(), [variant.op.name]
+        )
+        for node in graph.node:  # which may be on a server of a cluster
+            node.device = ""
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+            (copied,) = tf.import_graph_def(graph, return_elements=[variant.name])
+            number = session.run(tf.raw_ops.DatasetCardinality(input_dataset=copied))
+    except (tf.errors.OpError, ValueError):  # it needs variables, or is too large to copy
+        return False
+    return bool(number == tf.data.INFINITE_CARDINALITY)

@@ -238,7 +238,7 @@ def _find_package() -> str:
         ConfigurationError: it is not.
     """
     spec = PathFinder.find_spec(_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
         raise ConfigurationError(
             "generic_trainer.estimator needs the package tensorflow-estimator, which is not "
             'installed: run `pip install "tensorflow-estimator==2.15.*"`.'

@@ -28,7 +28,7 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief, is_one_of_several, this_task
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer.estimator._endless import refuse_endless
+from generic_trainer.estimator._endless import noting_endless, raising_endless, refuse_endless
 from generic_trainer.training import distributed, keras_2_unconverted
 
 _TRAIN, _EVAL = "train", "eval"  # tf.estimator.ModeKeys
@@ -59,11 +59,15 @@ def extend(module: Any, user_context: Callable[[], Any]) -> None:
     and keep AutoGraph away from the code of Keras 2.
     """
     functions: dict[str, Callable[..., Any]]
+    refusing = {
+        internals.ESTIMATOR_CALL_INPUT_FN.name: noting_endless,
+        internals.ESTIMATOR_CALL_MODEL_FN.name: raising_endless,
+    }
     match module.__name__.rpartition(".")[2]:
         case "training":
             original = module.train_and_evaluate
-            refusing = functools.partial(_train_and_evaluate, original)
-            module.train_and_evaluate = functools.wraps(original)(refusing)
+            both = functools.partial(_train_and_evaluate, original)
+            module.train_and_evaluate = functools.wraps(original)(both)
             return
         case "run_config":
             owner = module.RunConfig
@@ -77,8 +81,9 @@ def extend(module: Any, user_context: Callable[[], Any]) -> None:
                 internals.ESTIMATOR_EVALUATE_RUN.name: _evaluate_run,
             }
     for name, around in functions.items():
-        method = _around(getattr(owner, name), around)
-        if around in (_call_input_fn, _call_model_fn):
+        original = refusing.get(name, lambda method: method)(getattr(owner, name))
+        method = _around(original, around)
+        if name in refusing:
             method = user_context()(keras_2_unconverted()(method))
         setattr(owner, name, method)
 
@@ -109,9 +114,8 @@ def _init_cluster(original: Any, config: Any, tf_config: Any) -> None:
 
 
 def _train_and_evaluate(original: Any, estimator: Any, train_spec: Any, eval_spec: Any) -> Any:
-    refuse_endless(estimator, train_spec, "max_steps")
-    refuse_endless(estimator, eval_spec, "steps")
-    result = original(estimator, train_spec, eval_spec)
+    with refuse_endless(train_spec, eval_spec):
+        result = original(estimator, train_spec, eval_spec)
     return distributed.gather(result)[0] if trains_with_others() else result
 
 

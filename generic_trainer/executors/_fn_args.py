@@ -4,17 +4,16 @@ import copy
 import os
 from collections import namedtuple
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import attr
 
-from generic_trainer._core.lazy import needing_tfx
+from generic_trainer._core.lazy import is_installed, needing_tfx
 from generic_trainer._core.tfx_names import EVAL_MODEL_DIR, SERVING_MODEL_DIR
 from generic_trainer.data import SplitCounts, make_dataset_factory
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
 
-HAS_TFX = find_spec("tfx") is not None
+HAS_TFX = is_installed("tfx")
 if HAS_TFX:
     from tfx.components.trainer.fn_args_utils import DataAccessor
     from tfx.components.trainer.fn_args_utils import FnArgs as FnArgsOfTfx

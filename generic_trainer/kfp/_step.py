@@ -15,6 +15,7 @@ from generic_trainer._core.event_files import last_scalars
 from generic_trainer._core.files import copy_tree, gfile
 from generic_trainer._core.progress import ProgressReader
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer._core.texts import is_tuner_config
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._run.live_view import REPORT_FILE
 from generic_trainer.cli import outcome_of_run
@@ -135,7 +136,7 @@ def _examples(path: str, folder: str) -> dict[str, str]:
 
 def _tuner_config(values: Mapping[str, Any]) -> str:
     """Returns a config of `keras_tuner.HyperParameters`, as the Tuner's result is one; or ""."""
-    if not values or "values" in values:
+    if not values or is_tuner_config(values):
         return json.dumps(values) if values else ""
     space = [
         {"class_name": "Fixed", "config": {"name": name, "conditions": [], "value": value}}

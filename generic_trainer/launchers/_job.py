@@ -36,6 +36,8 @@ _CHECKPOINTS_DIR = ".checkpoints"
 _MODEL_RUN = "model_run"
 # Beside the ModelRun artifact.
 _FAILED_SUFFIX = ".failed"
+# What Vertex adds to the name of a node.
+_EXECUTION = re.compile(r"_(-\d+|\d{12,})$")
 # In the directory that is kept of a failed run.
 REJECTED_DIR = "rejected_export"
 # Settings of TensorFlow, Keras and this package, which have to be the same everywhere. TF_ alone
@@ -238,8 +240,9 @@ def _node_dir(model_run_dir: str) -> str:
     The directory kept of a failed execution counts as its own.
 
     1. TFX's own orchestrators: `<root>/<node>/model_run/<execution>` → `<root>/<node>`.
-    2. Kubeflow and Vertex: `<root>/<run>/<task>/model_run` → `<root>/<node>`, where a task is named
-       by its node and perhaps a number (`Trainer_-3145728`).
+    2. Kubeflow and Vertex: `<root>/<run>/<task>/model_run` → `<root>/<node>`, where Vertex names a
+       task by its node and a random 64-bit number (`Trainer_-3145728`). A short number is part of
+       the node's own name (`Trainer_2`).
     3. Anything else: the parent directory.
     """
     parent, name = os.path.split(model_run_dir.rstrip("/").removesuffix(_FAILED_SUFFIX))
@@ -248,7 +251,7 @@ def _node_dir(model_run_dir: str) -> str:
     if name != _MODEL_RUN:
         return parent
     run, task = os.path.split(parent)
-    return os.path.join(os.path.dirname(run), re.sub(r"_-?\d+$", "", task))
+    return os.path.join(os.path.dirname(run), _EXECUTION.sub("", task))
 
 
 def with_carried_environment(job: Job) -> Job:
@@ -359,6 +362,21 @@ class JobFolder:
         """Deletes that file, if it exists."""
         if gfile().exists(path := self.end_of(task)):
             gfile().remove(path)
+
+    def is_deleted(self) -> bool:
+        """Returns whether the folder was deleted, at the end of the job.
+
+        Raises:
+            Exception: that is unknown. The class depends on the file system.
+        """
+        path = self._file("job")
+        if is_remote(path):
+            return not gfile().exists(path)
+        try:  # a file system of a network may answer from a cache, unless the file is opened
+            with open(path, "rb"):
+                return False
+        except FileNotFoundError:
+            return True
 
     def delete(self) -> None:
         """Deletes the folder."""

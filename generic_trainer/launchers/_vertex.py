@@ -271,8 +271,15 @@ class CustomJobs(RemoteService):
 
     def delete_command(self, name: str) -> str:
         """Returns the command of gcloud."""
+        return self._command("cancel", name)
+
+    def workers_command(self, name: str) -> str:
+        """Returns the command of gcloud."""
+        return self._command("describe", name)
+
+    def _command(self, verb: str, name: str) -> str:
         known = self._names.get(name) or f"JOB (label {LABEL}={name})"
-        return f"gcloud ai custom-jobs cancel {known} --region={self._options.region}"
+        return f"gcloud ai custom-jobs {verb} {known} --region={self._options.region}"
 
     def _jobs(self, name: str) -> list[Any]:
         """Returns the job of a name; none if it was deleted, or never made."""

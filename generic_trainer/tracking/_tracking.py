@@ -23,7 +23,13 @@ from generic_trainer._core.event_files import Scalar as Metric
 from generic_trainer._core.event_files import ScalarReader
 from generic_trainer._core.files import copy_tree, gfile, is_remote
 from generic_trainer._core.options import Options, Positive, Text, options
-from generic_trainer._core.texts import describe, did_you_mean, is_number, shown
+from generic_trainer._core.texts import (
+    describe,
+    did_you_mean,
+    hyperparameter_values,
+    is_number,
+    shown,
+)
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers import Job, TrainingRequest
@@ -280,13 +286,12 @@ class _Follower(threading.Thread):
 def params_of(job: Job) -> dict[str, bool | float | str]:
     """Returns the parameters that decide the result of a run, and names that identify it, flat."""
     request = job.request
-    hyperparameters = request.hyperparameters or {}
     values = {
         "train_steps": request.train_steps,
         "eval_steps": request.eval_steps,
         "launcher": job.distribution.launcher,
         "num_workers": str(job.distribution.num_workers),
-        "hyperparameters": hyperparameters.get("values", hyperparameters),
+        "hyperparameters": hyperparameter_values(request.hyperparameters),
         "custom_config": request.custom_config,
         "module": request.user_code.module,
         "module_hash": request.user_code.digest,

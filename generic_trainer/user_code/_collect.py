@@ -16,9 +16,12 @@ from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code import _archive
 from generic_trainer.user_code._errors import quote_syntax_error
 
-# Calls whose first argument is a module name: importlib.import_module, importlib.util.find_spec,
-# __import__, importlib.resources.files, pkgutil.get_data.
-_IMPORTING_CALLS = frozenset({"import_module", "find_spec", "__import__", "files", "get_data"})
+# Calls that import the module that their first argument names: importlib.import_module, __import__,
+# runpy.run_module.
+_IMPORTERS = frozenset({"import_module", "__import__", "run_module"})
+# And those that only look for it: importlib.util.find_spec, importlib.resources.files,
+# pkgutil.get_data.
+_IMPORTING_CALLS = _IMPORTERS | {"find_spec", "files", "get_data"}
 _MODEL_ANALYSIS = "tensorflow_model_analysis"
 # Arguments that no API of it takes any more.
 _OF_ESTIMATORS = ("estimator", "eval_input_receiver_fn", "export_dir_base")
@@ -29,6 +32,11 @@ _BRANCHES = (ast.BoolOp, ast.For, ast.If, ast.IfExp, ast.Match, ast.Try, ast.Whi
 
 def collect(folder: str, root: str) -> dict[str, bytes]:
     """Reads the files that importing `root` may need, as bundles have them.
+
+    1. The files that `root` imports, and what they import.
+    2. If a module file, or a module beside it, composes the name of a module at run time, all
+       modules beside it whose names may be meant, as in the wheel that TFX makes of the folder.
+       They may be anything, such as scripts that do not parse: only needed files can have problems.
 
     Args:
         folder: the folder of the user's code.
@@ -51,17 +59,45 @@ class _Collector:
     def __init__(self, folder: str) -> None:
         self.files: dict[str, bytes] = {}
         self.problems: list[str] = []
+        self._starts: set[str] = set()  # of the names of modules that are composed at run time
+        self._is_guessing = False
+        self._seen = _archive.STANDARD_NAMES | {_archive.OWN_PACKAGE}
         self._folder = folder
         self._entries = {entry.name: entry for entry in _archive.open_node(folder).iterdir()}
 
     def follow(self, root: str) -> None:
         entry = _archive.open_node(os.path.join(self._folder, root))
-        seen = _archive.STANDARD_NAMES | {_archive.OWN_PACKAGE, root.partition(".")[0]}
-        names = self._add(self._walk(root, entry) if entry.is_dir() else {root: entry}) - seen
-        while names:
-            seen |= names
-            imported = [self._add(self._find(name)) for name in sorted(names)]
-            names = set().union(*imported) - seen
+        self._seen |= {root.partition(".")[0]}
+        self._follow(self._add(self._walk(root, entry) if entry.is_dir() else {root: entry}))
+        if entry.is_dir() or _archive.lies_in_environment(self._folder):
+            return
+        self._is_guessing, tried = True, set[str]()
+        while starts := self._starts - tried:
+            start = max(starts)
+            tried.add(start)
+            names = self._add({name: self._entries[name] for name in self._guesses(start)})
+            if start:  # otherwise they may be anything, and import large packages
+                self._follow(names)
+
+    def _follow(self, names: set[str]) -> None:
+        while names := names - self._seen:
+            self._seen |= names
+            names = set().union(*(self._add(self._find(name)) for name in sorted(names)))
+
+    def _guesses(self, start: str) -> list[str]:
+        """Returns the names of files beside the module file whose modules may be meant."""
+        files = {name: name.removesuffix(".py") for name in sorted(self._entries)}
+        return [
+            name
+            for name, module in files.items()
+            if module != name
+            and module.startswith(start)
+            and not module.startswith("__")
+            and "." not in module
+            and module not in self._seen
+            and _archive.installed_at(module) is None  # which it would replace
+            and self._entries[name].is_file()
+        ]
 
     def _find(self, name: str) -> dict[str, _archive.Node]:
         """Looks in the order of Python's own finder: package, module, namespace package."""
@@ -85,8 +121,12 @@ class _Collector:
         try:
             return dict(_walk(path, folder, ()))
         except OSError as error:
-            self.problems.append(f"{os.path.join(self._folder, path)} cannot be listed: {error}")
+            self._note(f"{os.path.join(self._folder, path)} cannot be listed: {error}")
             return {}
+
+    def _note(self, problem: str) -> None:
+        if not self._is_guessing:
+            self.problems.append(problem)
 
     def _add(self, nodes: dict[str, _archive.Node]) -> set[str]:
         """Reads the files and returns the names that they import."""
@@ -95,7 +135,7 @@ class _Collector:
             try:
                 self.files[path] = node.read_bytes()
             except OSError as error:
-                self.problems.append(f"{os.path.join(self._folder, path)} cannot be read: {error}")
+                self._note(f"{os.path.join(self._folder, path)} cannot be read: {error}")
             else:
                 names |= self._imports(path) if path.endswith(".py") else set()
         return names
@@ -103,13 +143,16 @@ class _Collector:
     def _imports(self, path: str) -> set[str]:
         where = os.path.join(self._folder, path)
         try:
-            return imported_names(parse(self.files[path], where))
+            tree = parse(self.files[path], where)
         except (SyntaxError, ValueError) as error:
             # A package may have templates and files for other Pythons, which are never imported.
             if "/" not in path:
                 quoted = textwrap.indent(quote_syntax_error(error, where), "   ")
-                self.problems.append(f"{where} is not valid Python.\n{quoted}")
-        return set()
+                self._note(f"{where} is not valid Python.\n{quoted}")
+            return set()
+        if "/" not in path:  # a package composes the names of its own modules
+            self._starts |= composed_names(tree)
+        return imported_names(tree)
 
 
 def _walk(
@@ -148,19 +191,50 @@ def _names(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Call) and node.args:
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))  # of a Name
         if called in _IMPORTING_CALLS:
-            yield _constant_start(node.args[0])
+            start, is_whole = _constant_start(node.args[0])
+            yield start if is_whole or "." in start else ""
 
 
-def _constant_start(argument: ast.expr) -> str:
-    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-        return argument.value
-    if isinstance(argument, ast.JoinedStr) and argument.values:
-        start = _constant_start(argument.values[0])
-    elif isinstance(argument, ast.BinOp):
-        start = _constant_start(argument.left)
-    else:
-        return ""
-    return start if "." in start else ""
+def composed_names(tree: ast.AST) -> set[str]:
+    """Returns the starts of the names of top-level modules that a file composes and imports.
+
+    `import_module("model_" + kind)` gives "model_"; `import_module(kind)` gives "", as does any
+    other use of such a function, such as `map(import_module, kinds)`.
+    """
+    nodes, starts, called = list(ast.walk(tree)), set(), set()
+    for node in nodes:
+        if isinstance(node, ast.Call) and node.args:
+            called.add(node.func)
+            start, is_whole = _constant_start(node.args[0])
+            if _name(node.func) in _IMPORTERS and not is_whole and "." not in start:
+                starts.add(start)
+    others = (_name(node) for node in nodes if node not in called)
+    return starts | {"" for name in others if name in _IMPORTERS}
+
+
+def _name(node: ast.AST) -> str:
+    """Returns the name of a function, or one that is imported under another; else ""."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name, asname=str()):
+            return name
+    return ""
+
+
+def _constant_start(argument: ast.expr) -> tuple[str, bool]:
+    """Returns the constant start of a string, and whether that is all of it."""
+    match argument:
+        case ast.Constant(value=str(text)):
+            return text, True
+        case ast.JoinedStr(values=[first, *others]):
+            start, is_whole = _constant_start(first)
+            return start, is_whole and not others
+        case ast.BinOp(left=left, op=ast.Add()):
+            return _constant_start(left)[0], False
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
+            return text.partition("%")[0], False
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            return text.partition("{")[0], False
+    return "", False
 
 
 def parse(source: bytes, path: str) -> ast.Module:

@@ -10,10 +10,8 @@ the one that will run the model has never had a thread.
 
 import dataclasses
 import gc
-import glob
 import json
 import os
-import re
 import sys
 import time
 import traceback
@@ -169,11 +167,12 @@ def fetch(
     folder: Path,
     environment: Mapping[str, str],
 ) -> tuple[ServingContract, dict[str, str]]:
-    """Copies remote inputs.
+    """Copies remote inputs, and those that patterns of files name.
 
     Args:
         model_dir: the model; copied to `target` if it is remote.
-        contract: names the other inputs.
+        contract: names the other inputs. Of examples only as many rows as the checks use are
+            copied.
         target: directory of the copied model.
         folder: directory for the other inputs.
         environment: variables for the process that fetches, such as credentials. The process that
@@ -185,8 +184,11 @@ def fetch(
     Raises:
         OSError: the model could not be fetched; standard error has the reason.
     """
-    remote = {name: path for name, path in contract.paths.items() if is_remote(path)}
-    if not remote and not is_remote(model_dir):
+    # The process that runs the model finds files only in a directory that the model can read too.
+    fetched = {
+        name: path for name, path in contract.paths.items() if is_remote(path) or name in _PATTERNS
+    }
+    if not fetched and not is_remote(model_dir):
         return contract, {}
     reasons = folder / "fetched.json"
     sys.stderr.flush()
@@ -196,7 +198,7 @@ def fetch(
             os.environ.update(environment)
             if is_remote(model_dir):
                 _fetch_model(model_dir, str(target))
-            reasons.write_text(json.dumps(dict(_fetch_each(remote, folder))), encoding="utf-8")
+            reasons.write_text(json.dumps(dict(_fetch_each(fetched, folder))), encoding="utf-8")
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -205,13 +207,13 @@ def fetch(
     if os.waitpid(pid, 0)[1]:
         raise OSError(f"{model_dir} could not be fetched")
     problems: dict[str, str] = json.loads(reasons.read_text(encoding="utf-8"))
-    local: dict[str, Any] = {name: str(folder / name) for name in remote.keys() - problems}
+    local: dict[str, Any] = {name: str(folder / name) for name in fetched.keys() - problems}
     return dataclasses.replace(contract, **local), problems
 
 
-def _fetch_each(remote: dict[str, str], folder: Path) -> Iterator[tuple[str, str]]:
+def _fetch_each(sources: dict[str, str], folder: Path) -> Iterator[tuple[str, str]]:
     """Fetches the inputs; yields those that could not be, with the reason."""
-    for name, source in remote.items():
+    for name, source in sources.items():
         try:
             _FETCH[name](source, str(folder / name))
         except Exception as error:  # DataError, and whatever a client of an object store raises
@@ -258,6 +260,6 @@ _FETCH: dict[str, Any] = {
 def directories_of(contract: ServingContract) -> Iterator[str]:
     """Yields the local files and directories that hold the contract's inputs."""
     for name, path in contract.paths.items():
-        # Of a pattern, what is before its first wildcard, and files behind links.
-        yield os.path.dirname(re.split(r"[*?\[{]", path)[0]) if name in _PATTERNS else path
-        yield from map(os.path.realpath, glob.glob(path))
+        if name not in _PATTERNS:  # which are copied, or cannot be read
+            yield path
+            yield os.path.realpath(path)

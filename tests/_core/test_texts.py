@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from generic_trainer._core.texts import describe, did_you_mean, is_number, parse_json, parse_yaml
+from generic_trainer._core.texts import (
+    describe,
+    did_you_mean,
+    hyperparameter_values,
+    is_number,
+    parse_json,
+    parse_yaml,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +75,19 @@ def test_messages_name_what_is_near_and_stay_short() -> None:
     assert did_you_mean("laetncy", ["latency", "memory"]) == " (did you mean 'latency'?)"
     assert did_you_mean(5, ["latency"]) == ""
     assert describe("x" * 1000) == f"'{'x' * 56}... of type str"
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "values"),
+    [
+        ({"space": [], "values": {"rate": 0.1}}, {"rate": 0.1}),
+        ({"values": {"rate": 0.1}}, {"rate": 0.1}),
+        ({"rate": 0.1, "values": [1, 2]}, {"rate": 0.1, "values": [1, 2]}),
+        ({"rate": 0.1, "values": {"a": 1}}, {"rate": 0.1, "values": {"a": 1}}),
+        ({"values": 3}, {"values": 3}),
+        ({}, {}),
+        (None, {}),
+    ],
+)
+def test_a_hyperparameter_may_be_called_values(hyperparameters: Any, values: Any) -> None:
+    assert hyperparameter_values(hyperparameters) == values

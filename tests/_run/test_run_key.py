@@ -115,7 +115,10 @@ def test_an_input_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("/root/Trainer/model_run/7", "/root/Trainer"),
         ("gs://b/root/Trainer.big/model_run/7", "gs://b/root/Trainer.big"),
         ("gs://b/root/4711/run-2026/Trainer_-31457/model_run", "gs://b/root/4711/Trainer"),
+        ("gs://b/root/4711/run-2/Trainer_2_3145700000000/model_run", "gs://b/root/4711/Trainer_2"),
         ("/root/run-1/trainer/model_run", "/root/trainer"),
+        ("/root/run-1/Trainer_1/model_run", "/root/Trainer_1"),
+        ("/root/run-1/Trainer_20261128/model_run", "/root/Trainer_20261128"),
         ("/tmp/somewhere/run", "/tmp/somewhere"),
     ],
 )

@@ -13,6 +13,7 @@ from tensorflow.python.autograph.pyct import transpiler
 from generic_trainer import estimator
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.estimator import tf, v1
+from generic_trainer.trials.experiment import Experiment
 from tests.estimator.conftest import columns, examples, input_fn, receiver_fn, serialized
 from tests.processes import tf_config
 
@@ -96,6 +97,41 @@ def test_only_what_would_never_end_is_refused() -> None:
     line = estimator.LinearClassifier(columns()), *finite
     for given in ((one_weight(), hooked, step), own, line):
         assert both(*given)[0]["global_step"] == 4
+
+
+def by_hand(trained: Any, train_fn: Any, eval_fn: Any) -> Any:
+    trained.train(train_fn)
+    return trained.evaluate(eval_fn)
+
+
+def by_both(trained: Any, train_fn: Any, eval_fn: Any) -> Any:
+    specs = estimator.TrainSpec(train_fn), estimator.EvalSpec(eval_fn, steps=None)
+    return estimator.train_and_evaluate(trained, *specs)[0]
+
+
+def by_experiment(trained: Any, train_fn: Any, eval_fn: Any) -> Any:
+    experiment = Experiment(trained, train_fn, eval_fn, eval_steps=None)
+    return experiment.train_and_evaluate()[0]
+
+
+def test_without_steps_input_functions_are_called_for_their_data_alone() -> None:
+    """They may draw random numbers, of NumPy or of the graph, or consume a generator."""
+
+    def run(way: Callable[..., Any]) -> tuple[list[str], Any]:
+        generator, calls = np.random.default_rng(1), []
+
+        def drawn(mode: str) -> Any:
+            calls.append(mode)
+            x = generator.random([32, 1], np.float32)
+            return tf.data.Dataset.from_tensor_slices(({"x": x}, 2 * x)).batch(8)
+
+        config = estimator.RunConfig(tf_random_seed=1)
+        trained = estimator.DNNRegressor([4], columns(), config=config)
+        return calls, way(trained, *(functools.partial(drawn, mode) for mode in ("train", "eval")))
+
+    calls, expected = run(by_hand)
+    for way in (by_both, by_experiment):
+        assert run(way) == (calls, expected)
 
 
 def premade() -> dict[str, Callable[[], Any]]:

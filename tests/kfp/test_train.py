@@ -178,7 +178,7 @@ def test_other_directories_are_refused(files: list[str], tmp_path: Path) -> None
 
 def test_plain_values_become_hyperparameters_that_keras_tuner_reads() -> None:
     keras_tuner = pytest.importorskip("keras_tuner")
-    values = {"rate": 0.1, "units": 3, "activation": "relu", "bias": True}
+    values = {"rate": 0.1, "units": 3, "activation": "relu", "bias": True, "values": 2}
     config = json.loads(_tuner_config(values))
     assert keras_tuner.HyperParameters.from_config(config).values == values
     assert keras_tuner.HyperParameters.from_config(config).get("units") == 3

@@ -105,6 +105,8 @@ class StandIn:
         pods: name → pod, those of deleted jobs too.
         runtimes: name → TrainingRuntime.
         refuses: status with which the creation of a job is refused.
+        denials: messages with which a webhook denies the next creations of a job, in which NAME is
+            that of the job.
         cause: see `Pod`; pods do not start unless the reason is that of an end.
         evicted: see `Pod`.
         breaks: how many of the next GET requests end in a broken connection.
@@ -122,6 +124,7 @@ class StandIn:
         self.pods: dict[str, Pod] = {}
         self.runtimes: dict[str, dict[str, Any]] = {}
         self.refuses: int | None = None
+        self.denials: list[str] = []
         self.cause: tuple[str, str] | None = None
         self.evicted: tuple[str, str] | None = None
         self.breaks = 0
@@ -143,6 +146,8 @@ class StandIn:
         name, is_runtime = manifest["metadata"]["name"], manifest["kind"] == "TrainingRuntime"
         if self.refuses and not is_runtime:
             return _status(self.refuses, "refused")
+        if self.denials and not is_runtime:
+            return _status(403, f"denied the request: {self.denials.pop(0).replace('NAME', name)}")
         if problems := problems_of(manifest):
             return _status(422, "; ".join(problems))
         objects = self.runtimes if is_runtime else self._jobs

@@ -39,7 +39,6 @@ def test_every_way_to_import_is_seen(project):
         __import__("six_.inner")
         importlib.import_module(f"seven.{fn_args}")
         importlib.import_module("eight." + fn_args)
-        importlib.import_module(fn_args)
     """
     project.write("trainer.py", source)
     for name in ("two", "three", "four", "five", "nine"):
@@ -50,6 +49,51 @@ def test_every_way_to_import_is_seen(project):
         project.write(name)
     modules = ["trainer.py", "two.py", "three.py", "four.py", "five.py"]
     assert names(project.bundle()) == sorted(packages + modules)
+
+
+# Expression of a module that is imported → the files beside the module file that it may mean.
+COMPOSED = {
+    """import_module("model_" + kind)""": "model_a model_b",
+    """import_module(f"model_{kind}")""": "model_a model_b",
+    """import_module("model_%s" % kind)""": "model_a model_b",
+    """__import__("model_{}".format(kind))""": "model_a model_b",
+    """import_module("model_a")""": "model_a",
+    """import_module(f"{kind}_x")""": "deep model_a model_b notes setup",
+    """import_module(name=kind)""": "deep model_a model_b notes setup",
+    """list(map(importlib.import_module, [kind]))""": "deep model_a model_b notes setup",
+    """import_module("." + kind, "layers")""": "",
+}
+
+
+@pytest.mark.parametrize("expression", COMPOSED)
+def test_modules_whose_names_are_composed_are_taken(project, expression):
+    body = f"    import importlib\n    from importlib import import_module\n    {expression}"
+    project.write("trainer.py", f"def run_fn(kind):\n{body}\n")
+    project.write("model_a.py", "import deep, layers.dense\n")
+    project.write("model_b.py", "this is not Python")
+    for name in (
+        "deep.py",
+        "notes.py",
+        "setup.py",
+        ".hidden.py",
+        "a.b.py",
+        "random.py",
+        "numpy.py",
+    ):
+        project.write(name)
+    for name in ("layers/dense.py", "others/other.py", ".env", "data.csv", "notebook.ipynb"):
+        project.write(name)
+    taken = {f"{name}.py" for name in [*COMPOSED[expression].split(), "trainer"]}
+    if COMPOSED[expression].startswith("model_a"):  # a likely module, with what it imports
+        taken |= {"deep.py", "layers/dense.py"}
+    assert names(project.bundle()) == sorted(taken)
+
+
+def test_a_package_composes_the_names_of_its_own_modules(project):
+    project.write("trainer.py", "import layers\n" + RUN_FN)
+    project.write("layers/__init__.py", "import importlib\nload = importlib.import_module\n")
+    project.write("neighbour.py")
+    assert names(project.bundle()) == ["layers/__init__.py", "trainer.py"]
 
 
 # Case → imports of the module file, other files that are taken, files that are not.

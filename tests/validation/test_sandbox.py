@@ -196,6 +196,31 @@ def test_the_environment_stays_unreadable(tmp_path: Path, monkeypatch: pytest.Mo
     assert "hunter2" not in report.to_json()
 
 
+@pytest.mark.parametrize("name", ["examples", "statistics"])
+@pytest.mark.parametrize("pattern", ["data", "da*"])
+def test_what_lies_beside_the_data_stays_unreadable(
+    checker: Checker, tmp_path: Path, name: str, pattern: str
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2")
+
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        text = tf.io.read_file(str(secret))
+        return {"y": models.after(tf.debugging.Assert(False, [text]), x)}
+
+    model = models.save(models.serving(serve, models.ROWS), tmp_path / "model")
+    with tf.io.TFRecordWriter(str(tmp_path / "data")) as out:
+        if name == "examples":
+            out.write(models.example(1.0, "cash"))
+        else:
+            out.write(b"")  # statistics of nothing
+    data = {name: str(tmp_path / pattern)}
+    contract = ServingContract(signatures=(), allowed_ops=("ReadFile",), **data)
+    report = checker.validate(str(model), contract)
+    assert "secret; Permission denied" in report["scores"].message
+    assert "hunter2" not in report.to_json()
+
+
 def test_credentials_reach_the_fetch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def record(source: str, target: str) -> None:
         Path(target).write_text(os.environ["GENERIC_TOKEN"])

@@ -15,6 +15,7 @@ them. Trainer has runtimes for PyTorch, JAX and MPI but none for TensorFlow; thi
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +44,9 @@ class TrainJobs(KubernetesService):
     type_label = "jobset.sigs.k8s.io/replicatedjob-name"
     index_label = _INDEX_ANNOTATION
     container = "node"
+    # Of the webhooks of Trainer and of Kueue. They read objects from a cache, which learns of a new
+    # runtime a moment later.
+    unseen = re.compile("must be created before the TrainJob|runtime.* not found", re.I)
 
     @staticmethod
     def specs(

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -149,6 +150,7 @@ class KubernetesService(service.RemoteService):
         type_label: label with the type of the task.
         index_label: label or annotation with its index.
         container: name of the container that trains.
+        unseen: the words with which a job is refused whose other objects are not seen yet.
     """
 
     provider = "Kubernetes"
@@ -159,6 +161,7 @@ class KubernetesService(service.RemoteService):
     type_label: ClassVar[str]
     index_label: ClassVar[str]
     container: ClassVar[str]
+    unseen: ClassVar[re.Pattern[str] | None] = None
 
     def __init__(self, distribution: Distribution) -> None:
         """Reads the configuration of the cluster.
@@ -250,7 +253,7 @@ class KubernetesService(service.RemoteService):
         return self._options.volumes.values()
 
     def create(self, name: str, distribution: Distribution, folder: JobFolder, digest: str) -> None:
-        """Makes the objects of a job, all or none."""
+        """Makes the objects of a job, all or none, unless it is called again."""
         manifests = self.manifests(distribution, name, folder.path, digest)
         for kind, manifest in zip(self.kinds, manifests, strict=True):
             try:
@@ -259,6 +262,9 @@ class KubernetesService(service.RemoteService):
                         *self._place(kind), manifest, _request_timeout=_TIMEOUT_S
                     )
             except Exception as error:
+                words = str(getattr(error, "body", None) or error)
+                if self.unseen and name in words and self.unseen.search(words):
+                    raise service.TooEarlyError(words) from error
                 if service.is_refusal(error):  # else perhaps made: the engine asks again
                     with contextlib.suppress(Exception):  # the first error explains more
                         self.delete(name)
@@ -302,7 +308,11 @@ class KubernetesService(service.RemoteService):
 
     def delete_command(self, name: str) -> str:
         """Returns the command of kubectl."""
-        return f"kubectl delete {self.kind.lower()} {name} -n {self._options.namespace}"
+        return f"kubectl -n {self._options.namespace} delete {self.kind.lower()} {name}"
+
+    def workers_command(self, name: str) -> str:
+        """Returns the command of kubectl."""
+        return f"kubectl -n {self._options.namespace} get pods -o wide -l {self.job_label}={name}"
 
     def _place(self, kind: Kind) -> tuple[str, str, str, str]:
         return kind.group, kind.version, self._options.namespace, kind.plural

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import logging
+import math
 import os
 import time
 import uuid
@@ -23,9 +24,11 @@ from generic_trainer.launchers._distribution import tasks
 from generic_trainer.launchers._failures import Failure, failure_of_exit_code, signal_name
 from generic_trainer.launchers._job import Job, JobFolder, with_carried_environment
 from generic_trainer.launchers._remote.service import (
+    FENCE_S,
     JobStatus,
     RemoteService,
     TaskStatus,
+    TooEarlyError,
     is_refusal,
     shown_log,
 )
@@ -39,6 +42,8 @@ _SERVICES = {
 }
 # A service that has never answered for this long is taken for a wrong address.
 _FIRST_ANSWER_S = 120.0
+# How long a service may not see an object that it has just made.
+_EARLY_S = 30.0
 # How long deleted workers may take to end, beyond `preemption_grace_s`.
 _DELETION_S = 30.0
 _ENDED = ("failed", "succeeded")
@@ -87,7 +92,9 @@ class RemoteEngine(Engine):
         self._log = contextlib.ExitStack()
         self._has_answered = False
         self._deleted: set[str] = set()
-        self._undeleted: list[str] = []
+        # Jobs whose workers may still run, and their folders.
+        self._leftovers: dict[str, JobFolder] = {}
+        self._fenced_at_s = -math.inf
 
     def start(self) -> None:
         """Writes the folder of the job; the first `poll` makes the job.
@@ -103,6 +110,7 @@ class RemoteEngine(Engine):
         self._status = _UNSEEN
         self._may_exist = self._is_made = self._is_stopped = False
         self._silent_since_s: float | None = None
+        self._early_since_s: float | None = None
         self._state = ""
         self._digest = self._folder.write(self._job, launcher, self._service.mounts())
 
@@ -114,7 +122,7 @@ class RemoteEngine(Engine):
         Raises:
             ConfigurationError: the service refuses the job, or has never answered.
         """
-        if self._is_made or self._silent_since_s is not None:
+        if self._is_made or (self._silent_since_s, self._early_since_s) != (None, None):
             self._sleep(self._service.poll_s)
         try:
             if not self._is_made:
@@ -124,6 +132,8 @@ class RemoteEngine(Engine):
             self._note(self._service.look(self._name, self._folder))
         except GenericTrainerError:
             raise
+        except TooEarlyError as error:
+            self._note_early(error)
         except Exception as error:  # of the network, the service or its client
             self._note_silence(error)
         else:
@@ -188,26 +198,46 @@ class RemoteEngine(Engine):
             self._log.close()
         if self._may_exist and not self._await_end(self._name):
             _logger.warning("The %s may still run", self._label)
-            if self._name not in self._deleted:
-                self._undeleted.append(self._name)
+            self._leftovers[self._name] = self._folder
         self._log.close()
         try:
             self._folder.delete()
+            self._fenced_at_s = self._clock()
         except Exception as error:  # no reason to fail a run
             _logger.warning("The folder %s could not be deleted: %s", self._folder.path, error)
 
     def close(self) -> None:
-        """Deletes the jobs that could not be deleted before, or logs how a person can."""
-        for name in self._undeleted:
-            if not self._await_end(name):
-                command = self._service.delete_command(name)
-                _logger.error("A job may still run. It can be deleted with `%s`.", command)
+        """Deletes the jobs that could not be deleted before, and names what may still run."""
+        service = self._service
+        for name, folder in self._leftovers.items():
+            if not (self._has_ended(name) if name in self._deleted else self._await_end(name)):
+                remedy = (
+                    f"The service is ending it. If a node of it does not answer, its workers end "
+                    f"when they see that {folder.path} is gone. `{service.workers_command(name)}` "
+                    "lists them."
+                    if name in self._deleted
+                    else f"It can be deleted with `{service.delete_command(name)}`."
+                )
+                _logger.error("The %s %s may still run. %s", service.kind, name, remedy)
+
+    def _fence(self) -> None:
+        """Ends the jobs of earlier attempts: two must not write the same checkpoints.
+
+        Workers on a node that is lost cannot be ended. They end themselves, because their folder
+        was deleted.
+        """
+        for name, folder in self._leftovers.items():
+            if name not in self._deleted:
+                self._delete(name)
+                self._await_end(name)
+            if not folder.is_deleted():
+                folder.delete()
+                self._fenced_at_s = self._clock()
+        if self._leftovers and (left_s := self._fenced_at_s + FENCE_S - self._clock()) > 0:
+            self._sleep(left_s)
 
     def _make(self) -> None:
-        for name in list(self._undeleted):  # two jobs must not write the same checkpoints
-            self._delete(name)
-            self._await_end(name)
-            self._undeleted.remove(name)
+        self._fence()
         service, name, folder, chief = self._service, self._name, self._folder, self._tasks[0]
         self._may_exist = True
         try:
@@ -261,6 +291,21 @@ class RemoteEngine(Engine):
             message = "%s does not answer; the %s may run and is waited for: %s"
             _logger.warning(message, provider, self._label, error)
 
+    def _note_early(self, error: TooEarlyError) -> None:
+        """Logs that the job is not accepted yet.
+
+        Raises:
+            ConfigurationError: it has not been for a while.
+        """
+        if self._early_since_s is None:
+            self._early_since_s = self._clock()
+            _logger.info("The %s is not accepted yet: %s", self._label, error)
+        if self._clock() - self._early_since_s > _EARLY_S:
+            raise ConfigurationError(
+                f"{self._service.provider} has refused the {self._label} for {_EARLY_S:.0f} s, "
+                f"though it has made the object that is not found: {error}"
+            ) from error
+
     def _ends(self) -> list[WorkerEnd]:
         if self._status.phase in _ENDED_FROM_OUTSIDE:
             return []
@@ -279,14 +324,19 @@ class RemoteEngine(Engine):
             self._service.delete(name)
             self._deleted.add(name)
 
+    def _has_ended(self, name: str) -> bool:
+        with contextlib.suppress(Exception):  # of the network, the service or its client
+            return self._service.has_ended(name)
+        return False
+
     def _await_end(self, name: str) -> bool:
         """Deletes a job and waits as long as its workers may take to end; returns if they have."""
         end_s = self._clock() + self._job.distribution.preemption_grace_s + _DELETION_S
         while True:
             with contextlib.suppress(Exception):  # of the network, the service or its client
                 self._delete(name)
-                if self._service.has_ended(name):
-                    return True
+            if name in self._deleted and self._has_ended(name):
+                return True
             if self._clock() >= end_s:
                 return False
             self._sleep(self._service.poll_s)

@@ -1,18 +1,49 @@
-"""Program of a container: `python -m generic_trainer.launchers._remote.program FOLDER DIGEST`."""
+"""Program of a container: `python -m generic_trainer.launchers._remote.program FOLDER DIGEST`.
 
+A service may lose a node on which a container still runs, and so cannot end it. The engine deletes
+the folder of the job before it starts another attempt: then the container ends its worker, which
+would write to the same checkpoints as those of that attempt.
+"""
+
+import contextlib
+import functools
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 from generic_trainer._core.cluster import TF_CONFIG, cluster_addresses, this_task
+from generic_trainer.errors import WorkerLostError
 from generic_trainer.launchers._distribution import tasks
-from generic_trainer.launchers._job import JobFolder
+from generic_trainer.launchers._job import Job, JobFolder
 from generic_trainer.launchers._local.engine import LocalEngine
+from generic_trainer.launchers._remote.service import FENCE_POLL_S
 from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._vertex import cluster_variables
 
 _logger = logging.getLogger(__name__)
+
+
+class _FencedEngine(LocalEngine):
+    """Ends the worker of a job whose folder was deleted."""
+
+    def __init__(self, job: Job, *, folder: JobFolder) -> None:
+        super().__init__(job)
+        self._job_folder, self._next_look_s = folder, 0.0
+
+    def check(self) -> None:
+        super().check()
+        if time.monotonic() < self._next_look_s:
+            return
+        self._next_look_s = time.monotonic() + FENCE_POLL_S
+        is_deleted = False
+        with contextlib.suppress(Exception):  # of the file system: the next look tries again
+            is_deleted = self._job_folder.is_deleted()
+        if is_deleted:
+            raise WorkerLostError(
+                f"The job has ended: its folder {self._job_folder.path} was deleted."
+            )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         os.environ.update(cluster_variables(job.distribution))
     # A process that is alone has no TF_CONFIG.
     task = this_task() if cluster_addresses() else tasks(job.distribution)[0]
-    end = supervise_task(job, task, LocalEngine)
+    end = supervise_task(job, task, functools.partial(_FencedEngine, folder=folder))
     try:
         end.write(folder.end_of(task))
     except Exception as error:  # the exit code states the class of the failure

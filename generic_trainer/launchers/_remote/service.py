@@ -17,6 +17,10 @@ PROGRAM = "generic_trainer.launchers._remote.program"
 # Codes of HTTP that a later request may not meet: timeout, conflict, too many, cancelled.
 _TRANSIENT_CODES = (408, 409, 429, 499)
 
+# Seconds between two looks of a worker for the folder of its job, and those after whose deletion no
+# worker of that job writes any more.
+FENCE_POLL_S, FENCE_S = 5.0, 15.0
+
 _LOG_RETRY_S = 1.0
 _LAST_LINES_S = 10.0
 
@@ -64,6 +68,10 @@ class JobStatus:
     warnings: str = ""
 
 
+class TooEarlyError(Exception):
+    """The service does not see an object of the job yet that it has just made."""
+
+
 class RemoteService(Protocol):
     """A service that runs jobs; the engine calls it in one thread, but for `log`.
 
@@ -93,6 +101,9 @@ class RemoteService(Protocol):
         """Makes a job whose workers run `PROGRAM` with the folder and its digest.
 
         After a call without an answer it may be called again; one job is made in all.
+
+        Raises:
+            TooEarlyError: it can be called again in a moment.
         """
 
     def look(self, name: str, folder: JobFolder) -> JobStatus:
@@ -109,6 +120,9 @@ class RemoteService(Protocol):
 
     def delete_command(self, name: str) -> str:
         """Returns the command with which a person deletes a job."""
+
+    def workers_command(self, name: str) -> str:
+        """Returns the command with which a person lists the workers of a job."""
 
 
 def is_refusal(error: Exception) -> bool:

@@ -108,7 +108,6 @@ class EstimatorController:
         self._model_dir = os.path.join(self._folder.path, "model")
         os.makedirs(self._model_dir)  # TensorFlow makes it only on the chief, and all workers save
         self._estimator = _rebuilt(estimator, self._model_dir, run)
-        tf_estimator.refuse_endless(self._estimator, eval_spec, "steps")
         self._receivers = dict(serving_input_receiver_fns)
         self._on_stop = functools.partial(context.set_stop_requested, True)
         self._training = Training(self._train, on_stop=self._on_stop)
@@ -147,7 +146,7 @@ class EstimatorController:
         self._write_state()
         spec, batches = self._eval_spec, _Batches(self._on_stop)
         hooks = [*(spec.hooks or ()), batches]
-        with tf_estimator.as_slot():
+        with tf_estimator.as_slot(), tf_estimator.refuse_endless(spec):
             metrics = self._estimator.evaluate(
                 spec.input_fn, steps=spec.steps, hooks=hooks, name=spec.name
             )

@@ -245,12 +245,12 @@ class Experiment:
         )
         training = self.train_input_fn, self.train_steps, self.train_hooks, self.saving_listeners
         evaluation = self.eval_input_fn, self.eval_steps, None, self.eval_hooks
-        tf_estimator.refuse_endless(self.estimator, tf_estimator.TrainSpec(*training), "max_steps")
-        tf_estimator.refuse_endless(self.estimator, tf_estimator.EvalSpec(*evaluation), "steps")
-        self._train(listeners=[listener], max_steps=self.train_steps)
-        metrics, exported = listener.result
-        if metrics.get("global_step") != self.estimator.get_variable_value("global_step"):
-            metrics, exported = evaluate()
+        specs = tf_estimator.TrainSpec(*training), tf_estimator.EvalSpec(*evaluation)
+        with tf_estimator.refuse_endless(*specs):
+            self._train(listeners=[listener], max_steps=self.train_steps)
+            metrics, exported = listener.result
+            if metrics.get("global_step") != self.estimator.get_variable_value("global_step"):
+                metrics, exported = evaluate()
         return metrics, exported or self._export(metrics)
 
     def _goes_on(self, metrics: Metrics | None, predicate: Callable[..., bool] | None) -> bool:

@@ -109,6 +109,28 @@ def test_job_and_runtime_are_made_followed_and_deleted(train: Run, cluster: Stan
     assert not list(Path(job.request.model_run_dir).glob(".trainjob/*"))
 
 
+# What the webhooks of Kubeflow Trainer and of Kueue answer before they see a new runtime.
+UNSEEN = [
+    'spec.runtimeRef: Invalid value: {"name":"NAME"}: TrainingRuntime.trainer.kubeflow.org "NAME" '
+    "not found: specified trainingRuntime must be created before the TrainJob is created",
+    "runtime 'NAME' not found",
+]
+
+
+def test_job_is_made_again_when_its_runtime_is_seen(train: Run, cluster: StandIn) -> None:
+    cluster.instead, cluster.denials = "print()", list(UNSEEN)
+    train(EXPORTS, max_failures=0)
+    assert [made["kind"] for made in cluster.manifests] == ["TrainingRuntime", "TrainJob"]
+    assert cluster.runtimes == {}
+
+
+def test_any_other_denial_is_final(train: Run, cluster: StandIn) -> None:
+    cluster.denials = ["user 'NAME' not found"]
+    with pytest.raises(ConfigurationError, match="denied the request: user"):
+        train(EXPORTS)
+    assert cluster.verbs == ["POST", "POST", "DELETE", "DELETE"]
+
+
 # The first pod makes a file and waits for its end; the second one finds the file.
 SUSPENDED = """
 import pathlib, time

@@ -19,7 +19,13 @@ from generic_trainer.errors import (
 from generic_trainer.launchers import Distribution, Job, TFJobOptions
 from generic_trainer.launchers._job import JobFolder
 from generic_trainer.launchers._remote.engine import RemoteEngine
-from generic_trainer.launchers._remote.service import JobStatus, RemoteService, TaskStatus
+from generic_trainer.launchers._remote.service import (
+    FENCE_POLL_S,
+    JobStatus,
+    RemoteService,
+    TaskStatus,
+    TooEarlyError,
+)
 from generic_trainer.launchers._supervisor import supervise
 from generic_trainer.launchers._worker_end import WorkerEnd
 from tests.launchers.fake_engine import job_for, lost, terminate
@@ -52,6 +58,8 @@ class Memory(RemoteService):
         away: times, from and to, in which no call is answered.
         leaves_for_s: how long no call is answered after the next `look`.
         loses: names of methods whose next call is carried out and not answered.
+        early_s: how long a job is refused because its objects are not seen yet.
+        lost: numbers of jobs whose workers do not end, because their node is lost.
         asks: called by each `look`.
     """
 
@@ -66,6 +74,8 @@ class Memory(RemoteService):
         self.now_s = self.leaves_for_s = 0.0
         self.away: list[tuple[float, float]] = []
         self.loses: list[str] = []
+        self.early_s = 0.0
+        self.lost: list[int] = []
         self.asks: Callable[[], object] = lambda: None
 
     def sleep(self, seconds: float) -> None:
@@ -77,6 +87,8 @@ class Memory(RemoteService):
     def create(self, name: str, distribution: Distribution, folder: JobFolder, digest: str) -> None:
         if name not in self.made:
             self._check_that_it_answers()
+            if self.now_s < self.early_s:
+                raise TooEarlyError("runtime not found")
             self.made.append(name)
             self.jobs.append(name)
             self.calls.append(f"create {len(self.made)}")
@@ -102,13 +114,16 @@ class Memory(RemoteService):
 
     def has_ended(self, name: str) -> bool:
         self._check_that_it_answers()
-        return name not in self.jobs
+        return name not in self.jobs and name not in [self.made[one - 1] for one in self.lost]
 
     def log(self, name: str, task: Task) -> tuple[str, Iterator[str]]:
         return name, iter(())
 
     def delete_command(self, name: str) -> str:
         return f"kubectl delete tfjob {name}"
+
+    def workers_command(self, name: str) -> str:
+        return f"kubectl get pods -l {name}"
 
     def _lose(self, method: str) -> None:
         if method in self.loses:
@@ -193,6 +208,43 @@ def test_job_whose_deletion_is_not_answered_is_deleted_at_the_end(run: Run) -> N
     service.leaves_for_s = 55.5  # more than is waited for after the attempt
     run(service)
     assert service.jobs == []
+
+
+def test_workers_of_a_lost_node_are_fenced_before_the_next_attempt_and_named(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Memory(LOST, RUNS, DONE)
+    service.lost, folders, ends = [1], [], []
+
+    def note() -> None:  # the folder, and since when that of the first job is gone
+        folders.append(service.folder)
+        if folders[0].is_deleted():
+            ends.append(service.now_s)
+
+    service.asks = note
+    delete = JobFolder.delete
+    with mock.patch.object(JobFolder, "delete", autospec=True) as deleted:
+        deleted.side_effect = lambda folder: (ends.append(service.now_s), delete(folder))
+        run(service)
+    assert service.calls == ["create 1", "delete 1", "create 2", "delete 2"]
+    assert ends[1] - ends[0] > 2 * FENCE_POLL_S
+    assert f"{service.made[0]} may still run" in caplog.text
+    assert f"`kubectl get pods -l {service.made[0]}`" in caplog.text
+
+
+@pytest.mark.parametrize("early_s", [3.0, 40.0])
+def test_job_whose_objects_are_not_seen_yet_is_made_again_for_a_while(
+    run: Run, early_s: float
+) -> None:
+    service = Memory(DONE)
+    service.early_s = early_s
+    if early_s < 30.0:
+        run(service)
+        assert service.calls == ["create 1", "delete 1"]
+    else:
+        with pytest.raises(ConfigurationError, match=r"refused the TFJob .* runtime not found"):
+            run(service)
+        assert service.now_s < early_s
 
 
 @pytest.mark.parametrize("method", ["create", "delete"])

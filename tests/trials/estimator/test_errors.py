@@ -66,3 +66,18 @@ def test_a_validation_has_batches_and_an_end(open_trial, count, message):
 
     with pytest.raises(GenericTrainerError, match=message):
         open_trial(Repeated).validate()
+
+
+def test_validation_data_are_made_for_the_validation_alone(open_trial):
+    class Noted(OneWeight):
+        calls = 0
+
+        def build_validation_spec(self):
+            def input_fn():
+                Noted.calls += 1
+                return examples().batch(2)
+
+            return tf.estimator.EvalSpec(input_fn, steps=None)
+
+    open_trial(Noted).validate()
+    assert Noted.calls == 1
