@@ -24,6 +24,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.files import gfile
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.data import counting_anew
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed
 from generic_trainer.training.resume import random_state, read_state, set_random_state, taken_state
@@ -147,7 +148,8 @@ class EstimatorController:
         self._write_state()
         spec, batches = self._eval_spec, _Batches(self._on_stop)
         hooks = [*(spec.hooks or ()), batches]
-        with tf_estimator.as_slot():
+        # Each validation reads in the same order, so one after a restart does, too.
+        with tf_estimator.as_slot(), counting_anew():
             metrics = self._estimator.evaluate(
                 spec.input_fn, steps=spec.steps, hooks=hooks, name=spec.name
             )
