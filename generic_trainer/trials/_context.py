@@ -127,7 +127,8 @@ class TrialContext:
                 return self.context.read_examples("train", label_key="species")
 
         Training data are shuffled by the seed of the trial, without an end; those of another call
-        have another order, so that both can be zipped. Validation data are one pass, or `eval_args.num_steps` batches of it.
+        have another order, so that both can be zipped. Validation data are one pass, or
+        `eval_args.num_steps` batches of it.
 
         Args:
             split: "train" or "eval".
