@@ -122,8 +122,9 @@ class Progress:
     """State of a run, or its last state.
 
     Attributes:
-        phase: `"preparing"`, `"packing"`, `"training"`, `"validating"`, `"checks"`, `"publishing"`,
-            `"published"` and `"failed"` at the end; empty if unknown.
+        phase: `"preparing"`, `"packing"`, `"training"`, `"validating"`, `"adapting"`,
+            `"evaluating"`, `"predicting"`, `"checks"`, `"publishing"`, `"published"` and
+            `"failed"` at the end; empty if unknown.
         error: the error with which it failed.
         step: the last finished step; `steps` of all, `epoch` and `epochs` if known.
         curves: name of a loss or metric → (step, value).

@@ -17,7 +17,15 @@ from typing import Any
 from generic_trainer._core.event_files import ScalarReader
 from generic_trainer._core.files import gfile, is_remote, write_whole
 from generic_trainer._core.progress import Progress, ProgressReader, note, recording
-from generic_trainer._run.live_view import LIVE_FILE, REPORT_FILE, View, render, run_view, view_of
+from generic_trainer._run.live_view import (
+    GOES_ON,
+    LIVE_FILE,
+    REPORT_FILE,
+    View,
+    render,
+    run_view,
+    view_of,
+)
 
 _EVERY_S, _REMOTE_EVERY_S = 1.0, 15.0
 # A look at a long run with many curves takes longer: rest so many times as long, in CPU seconds.
@@ -105,7 +113,7 @@ class LogLines:
     def __call__(self, view: View, progress: Progress) -> None:
         """Logs a line if it is due."""
         now_s = time.monotonic()
-        if progress.phase in ("training", "validating") and now_s > self._due_s and view.tiles[1:]:
+        if progress.phase in GOES_ON and now_s > self._due_s and view.tiles[1:]:
             self._due_s = now_s + max(_LEAST_S, _SHARE * (now_s - self._start_s))
             _logger.info("%s", text_of(view))
 

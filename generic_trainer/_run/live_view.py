@@ -25,7 +25,8 @@ _LATEST = 5  # speeds that the displayed one is the mean of
 _MOST_LINES = 2  # of a chart: that of the training, and that of the validation
 _VALIDATION = ("val_", "validation_", "evaluation_", "eval_")
 _DUPLICATES = "_vs_iterations"  # of Keras' TensorBoard callback: the same values as by epoch
-_GOES_ON = ("training", "validating")
+# Phases in which the user's code trains, or reads data before or after that.
+GOES_ON = ("training", "validating", "adapting", "evaluating", "predicting")
 _LOG_RATIO = 20.0  # losses that span more than this get a logarithmic axis
 LIVE_FILE, REPORT_FILE, LOG_FILE = "live.html", "report.html", "training.log"
 _LOG_TAIL = 20_000  # characters
@@ -131,7 +132,7 @@ def _tiles(progress: Progress, step: int) -> list[tuple[str, str]]:
         ("epoch", f"{progress.epoch}{of_epochs}" if progress.epoch else ""),
         ("examples/s", examples_per_s),
         ("steps/s", "" if examples_per_s else last(progress.steps_per_s, "{:,.3g}", _LATEST)),
-        ("so far" if progress.phase in _GOES_ON else "took", duration(took_s)),
+        ("so far" if progress.phase in GOES_ON else "took", duration(took_s)),
         ("left", duration(left_s) if left_s is not None else ""),
         ("CPU", last(progress.cpu, "{:.0%}")),
         ("GPU", last(progress.gpu, "{:.0%}")),

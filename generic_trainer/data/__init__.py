@@ -53,14 +53,14 @@ __all__ = [
     "make_dataset_factory",
 ]
 
-# The names of the budget are for the command line, those of the parser for the rest.
+# The names of the budget are for the command line; the parser and `counting_anew` for the rest.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_budget": "MEMORY_VARIABLE default_budget_bytes",
         "_loading": "SplitCounts count_examples",
         "_diagnosis": "explain_read_errors",
-        "_factory": "TensorFlowDatasetOptions make_dataset_factory",
+        "_factory": "TensorFlowDatasetOptions counting_anew make_dataset_factory",
         "_parser": "is_read parse_spec",
         "generic_trainer._core.texts": "load_schema",
     },

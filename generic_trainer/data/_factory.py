@@ -1,10 +1,14 @@
 """`make_dataset_factory`, the drop-in for TFX's `tf_dataset_factory`."""
 
+import collections
+import contextlib
+import contextvars
 import functools
+import hashlib
 import logging
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import tensorflow as tf
@@ -92,7 +96,9 @@ def make_dataset_factory(
        `sloppy_ordering` and `prefetch_buffer_size`, which tfx_bsl ignores. `shuffle_buffer_size`
        is a lower bound: up to about 0.5 GB, columns are shuffled as a whole.
     3. Unshuffled, the order is that of TFX, except in a cluster. Shuffled, the order differs from
-       TFX's; with a seed it is the same in every run, and a different one in every epoch.
+       TFX's; with a seed it is the same in every run, and a different one in every epoch. Each
+       dataset has an order of its own, as with TFX: the seed of the first, second, ... dataset of
+       the same files and options follows from the seed of the factory and that number.
     4. Examples are read once, when the dataset is made: a second dataset of the same files and
        schema, from the same factory, shares their columns. They are freed with the factory and its
        datasets. A copy on the local disk serves later processes: see GENERIC_TRAINER_CACHE_DIR in
@@ -110,7 +116,7 @@ def make_dataset_factory(
             is free when the first dataset is made.
         cache_dir: directory on a local disk for columns beyond the budget; None: the directory for
             temporary files. Its files have no names, and disappear with the process.
-        seed: seed of shuffles if the options have no `shuffle_seed`; None: a random one.
+        seed: gives each dataset its seed if the options have no `shuffle_seed`; None: a random one.
         path: "memory", "disk" or "stream"; "auto": the path in GENERIC_TRAINER_READER_PATH, else
             one chosen by size. Memory and disk give the same order of rows.
 
@@ -133,11 +139,67 @@ def make_dataset_factory(
             f"{payload_format}. Pass TFX's factory as fallback."
         )
 
+    seeds = _Seeds(seed)
+
     def factory(file_pattern: Sequence[str], options: Any, schema: Any) -> tf.data.Dataset:
         _logger.info("Reading %s through TFX's own reader, at its speed", payload_format)
-        return fallback(file_pattern, _seeded(options, seed), schema)
+        return fallback(file_pattern, seeds.given_to(options, match_files(file_pattern)), schema)
 
     return factory
+
+
+_counts: contextvars.ContextVar[collections.Counter[Any] | None] = contextvars.ContextVar(
+    "numbers_of_datasets", default=None
+)
+
+
+@contextlib.contextmanager
+def counting_anew() -> Iterator[None]:
+    """Makes the next datasets of each factory the first ones of their files and options again.
+
+    For code that runs several times in a process, or not at all after a restart, and has to read
+    in the same order each time. Afterwards the count continues from where it was.
+    """
+    token = _counts.set(collections.Counter())
+    try:
+        yield
+    finally:
+        _counts.reset(token)
+
+
+class _Seeds:
+    """The seeds of the datasets of a factory.
+
+    Two datasets must not come in the same order, or a module that zips them would pair each row
+    with itself, or always with the same row of other files. So the seed of a dataset depends on the
+    files, by their sizes, on the options, and on the number of datasets of the same files and
+    options so far. Datasets of other files or options are not counted, because a worker may make
+    some that the others do not.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self._seed = seed
+        self._counts: collections.Counter[Any] = collections.Counter()
+
+    def given_to(self, options: Any, files: tuple[RecordFile, ...]) -> Any:
+        """Returns options with a seed, unless they have one or the factory has none."""
+        seed = self._seed
+        if is_one_of_several():  # `tf.data` shards by the order of rows: all workers have the same
+            options = options._replace(sloppy_ordering=False)
+            seed = _CLUSTER_SEED if seed is None else seed
+        if seed is None or options.shuffle_seed is not None:
+            return options
+        # Without what may differ between machines, such as a number of threads.
+        order = options._replace(
+            prefetch_buffer_size=0, reader_num_threads=0, parser_num_threads=0, sloppy_ordering=0
+        )
+        counts = _counts.get()
+        counts = self._counts if counts is None else counts
+        key = self, repr(order), files
+        counts[key] += 1
+        parts = seed, repr(order), [file.size for file in files], counts[key]
+        digest = hashlib.sha256(repr(parts).encode()).digest()
+        return options._replace(shuffle_seed=int.from_bytes(digest[:4], "big") >> 1)
 
 
 class _Reader:
@@ -149,7 +211,7 @@ class _Reader:
         # Both are asked for when the first dataset is made, not before.
         self._make_budget = make_budget
         self._cache_folder = functools.cache(CacheFolder.of_environment)
-        self._seed = seed
+        self._seeds = _Seeds(seed)
         self._path = path
         # By files and by the key of the parser.
         self._columns: dict[tuple[tuple[RecordFile, ...], str], Columns] = {}
@@ -164,7 +226,7 @@ class _Reader:
         # TFX ignores the number of threads, so None and 0 are no errors.
         threads = options.parser_num_threads or tf.data.AUTOTUNE
         options = options._replace(batch_size=size, parser_num_threads=threads)
-        in_cluster, options = is_one_of_several(), _seeded(options, self._seed)
+        in_cluster, options = is_one_of_several(), self._seeds.given_to(options, files)
         seed = None if options.shuffle_seed is None else int(options.shuffle_seed)
         columns: Columns | None = None
         reason = _CHOSEN if self._path == "stream" else reason_to_stream(parser)
@@ -223,14 +285,6 @@ class _Reader:
                 expected.column_bytes, budget, one_pass=one_pass, in_cluster=in_cluster
             )
         return ReadPlan(path, reason, expected, budget, may_spill=in_cluster or not one_pass)
-
-
-def _seeded(options: Any, seed: int | None) -> Any:
-    """Returns options with the seed of the factory, unless they have one."""
-    if is_one_of_several():  # `tf.data` shards by the order of rows: all workers have the same
-        options = options._replace(sloppy_ordering=False)
-        seed = _CLUSTER_SEED if seed is None else seed
-    return options._replace(shuffle_seed=seed) if options.shuffle_seed is None else options
 
 
 def _explained(files: Sequence[RecordFile], parser: Parser, read: Callable[[], T]) -> T:

@@ -1,5 +1,7 @@
 """Hooks around `fit` of Keras 2 and Keras 3, and the progress that one of them writes.
 
+Others are around the passes over data outside of `fit`: `evaluate`, `predict` and `adapt`.
+
 `fit` gets an additional callback, which stores its position in memory. Once a second a thread
 writes it into the run's progress, with the CPU, GPU and memory usage of the process. That costs
 about a microsecond a step, and needs no cooperation from `run_fn`.
@@ -31,6 +33,12 @@ _ARRAYS_BATCH_SIZE = 32  # Keras's default for arrays
 # The steps before the epoch in which a `fit` resumes; one of the `params` of its callbacks.
 RESUMED = "generic_trainer_resumed_steps"
 _LIBRARIES = ("generic_trainer", "keras", "tf_keras")
+# Method of models or layers → its phase, and the argument with the data.
+_PASSES = {
+    "evaluate": ("evaluating", "x"),
+    "predict": ("predicting", "x"),
+    "adapt": ("adapting", "data"),
+}
 # From the package of the model's Keras and the arguments of `fit` by their names, `self` included,
 # which it may change, to a context of the call.
 FitHook: TypeAlias = Callable[[ModuleType, dict[str, Any]], contextlib.AbstractContextManager[Any]]
@@ -40,16 +48,20 @@ FitHook: TypeAlias = Callable[[ModuleType, dict[str, Any]], contextlib.AbstractC
 def watched(run_dir: str) -> Iterator[None]:
     """Writes the progress of training within the context into `progress-chief.jsonl`.
 
+    Within the context, methods of Keras that would read a dataset forever raise an error.
+
     Args:
         run_dir: the directory of the ModelRun artifact; empty to disable monitoring, as in all
             workers except the chief.
     """
     if not run_dir:
-        yield
+        with hooked_fits(_ending_fit), _hooked_passes(None):
+            yield
         return
     with recording(run_dir, "chief") as log:
         watch = _Watch(log)
-        with hooked_fits(functools.partial(_watched_fit, watch)), watch.sampled():
+        fits = hooked_fits(functools.partial(_watched_fit, watch))
+        with fits, _hooked_passes(watch), watch.sampled():
             yield
 
 
@@ -146,37 +158,56 @@ def _numbers(logs: Any) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _watched_fit(watch: _Watch, keras: ModuleType, arguments: dict[str, Any]) -> Iterator[None]:
-    _refuse_endless(arguments)
     progress = _fit_callback(keras, watch, _batch_size(arguments))
-    with one_more_callback(keras, arguments, progress):
+    with _ending_fit(keras, arguments), one_more_callback(keras, arguments, progress):
         yield
 
 
-def _refuse_endless(arguments: Mapping[str, Any]) -> None:
-    """Raises an error for a `fit` that would never end.
+@contextlib.contextmanager
+def _ending_fit(keras: ModuleType, arguments: dict[str, Any]) -> Iterator[None]:
+    """Refuses a `fit` that would never end; Keras 2 rejects such datasets itself."""
+    pairs = {"x": "steps_per_epoch", "validation_data": "validation_steps"}
+    for data, steps in pairs.items():
+        if not (data == "x" and _may_stop(arguments)):
+            _refuse_endless("fit", arguments, data, steps)
+    yield
 
-    Keras 2 rejects such datasets itself. An endless training dataset is accepted if a callback of
-    the user's own class could stop the training.
 
-    Raises:
-        ConfigurationError: a dataset repeats forever, and no number of steps limits it.
-    """
+def _may_stop(arguments: Mapping[str, Any]) -> bool:
+    """Returns whether a callback of the user's own class could end a pass over endless data."""
     callbacks = arguments.get("callbacks") or ()
     callbacks = callbacks if isinstance(callbacks, (list, tuple)) else (callbacks,)
-    may_stop = any(type(each).__module__.split(".")[0] not in _LIBRARIES for each in callbacks)
-    for data, steps in (("x", "steps_per_epoch"), ("validation_data", "validation_steps")):
-        dataset = arguments.get(data)
-        if (
-            isinstance(dataset, tf.data.Dataset)
-            and arguments.get(steps) is None
-            and not (data == "x" and may_stop)
-            and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
-        ):
-            raise ConfigurationError(
-                f"fit would never end: the dataset {data} repeats forever, and {steps} is not "
-                f"given. Pass {steps} (the component's numbers are fn_args.train_steps and "
-                "fn_args.eval_steps), or read with TensorFlowDatasetOptions(num_epochs=1)."
-            )
+    return not all(map(_is_of_library, callbacks))
+
+
+def _is_of_library(callback: Any) -> bool:
+    return type(callback).__module__.split(".")[0] in _LIBRARIES
+
+
+def _refuse_endless(method: str, arguments: Mapping[str, Any], data: str, steps: str) -> None:
+    """Raises an error for a call that would never end.
+
+    Args:
+        method: the name of the called method.
+        arguments: of the call, by name.
+        data: the name of the argument with the data.
+        steps: the name of the argument with the number of steps; some `adapt` have none.
+
+    Raises:
+        ConfigurationError: the dataset repeats forever, and no number of steps limits it.
+    """
+    dataset = arguments.get(data)
+    if (
+        isinstance(dataset, tf.data.Dataset)
+        and arguments.get(steps) is None
+        and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    ):
+        numbers = "the component's numbers are fn_args.train_steps and fn_args.eval_steps"
+        limit = "a part of it, such as data.take(100)" if method == "adapt" else steps
+        raise ConfigurationError(
+            f"{method} would never end: the dataset {data} repeats forever, and nothing limits it. "
+            f"Pass {limit} ({numbers}), or read with TensorFlowDatasetOptions(num_epochs=1)."
+        )
 
 
 def _batch_size(arguments: Mapping[str, Any]) -> int | None:
@@ -230,6 +261,53 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             return {**line, "batch_size": batch_size} if batch_size else line
 
     return Progress()
+
+
+# ---- evaluate, predict, adapt --------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _hooked_passes(watch: _Watch | None) -> Iterator[None]:
+    """Refuses passes without an end within the context, and stores the phases of the others."""
+    with contextlib.ExitStack() as stack:
+        for name in ("keras", "tf_keras"):
+            keras: Any = sys.modules.get(name)
+            for owner, method in _methods(keras) if keras else ():
+                around = functools.partial(_pass, watch, method)
+                stack.enter_context(internals.replaced_method(owner, method, around))
+        yield
+
+
+def _methods(keras: Any) -> Iterator[tuple[type, str]]:
+    """Yields the classes and names of the methods; keras may be there without its API."""
+    if model := getattr(keras, "Model", None):
+        yield model, "evaluate"
+        yield model, "predict"
+    layers = vars(getattr(keras, "layers", None) or ModuleType("none")).values()
+    for layer in {each for each in layers if inspect.isclass(each)}:
+        if "adapt" in vars(layer):
+            yield layer, "adapt"
+
+
+def _pass(
+    watch: _Watch | None, method: str, original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    phase, data = _PASSES[method]
+    try:
+        arguments = inspect.signature(original).bind(*args, **kwargs).arguments
+    except TypeError:  # raise Keras's own error for wrong arguments
+        return original(*args, **kwargs)
+    if not _may_stop(arguments):
+        _refuse_endless(method, arguments, data, "steps")
+    # `fit` and trials pass such callbacks, and note the phase themselves.
+    is_part = arguments.get("callbacks") is not None and _is_of_library(arguments["callbacks"])
+    if watch is None or is_part:
+        return original(*args, **kwargs)
+    watch.store(phase=phase)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        watch.store(phase="training")
 
 
 @contextlib.contextmanager

@@ -26,6 +26,9 @@ NO_DATASET = (
     "creating them, or cache them with `context.experimental`."
 )
 
+# Between the seeds of the datasets of a trial: those of further trials are the next numbers.
+_BETWEEN_SEEDS = 1_000_003
+
 _logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound="TrialContext")
@@ -83,6 +86,7 @@ class TrialContext:
         _check_optimizations(self._config.get("optimizations") or {}, env.hparams)
         self._batch_size = global_batch_size(env.hparams.get("global_batch_size"), env.slots)
         self._stop_requested = self._has_dataset = False
+        self._reads = 0  # of training data
         self.distributed = DistributedContext(env.slots)
         self.experimental: Any = self.experimental_class(self)
         # Threads that read data know of no current pipeline.
@@ -122,8 +126,9 @@ class TrialContext:
             def build_training_data_loader(self):
                 return self.context.read_examples("train", label_key="species")
 
-        Training data are shuffled by the seed of the trial, without an end. Validation data are one
-        pass, or `eval_args.num_steps` batches of it.
+        Training data are shuffled by the seed of the trial, without an end; those of another call
+        have another order, so that both can be zipped. Validation data are one pass, or
+        `eval_args.num_steps` batches of it.
 
         Args:
             split: "train" or "eval".
@@ -137,7 +142,9 @@ class TrialContext:
             DataError: the files cannot be read.
         """
         size = self.get_per_slot_batch_size()
-        data = self.pipeline.examples(split, size, label_key, seed=self.get_trial_seed())
+        seed = self.get_trial_seed() + _BETWEEN_SEEDS * self._reads
+        self._reads += split == "train"
+        data = self.pipeline.examples(split, size, label_key, seed=seed)
         if split == "eval" and getattr(self.pipeline, "eval_steps", None):
             data = data.take(self.pipeline.eval_steps * self.get_global_batch_size() // size)
         return self.wrap_dataset(data)

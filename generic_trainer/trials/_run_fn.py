@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.files import delete_tree, write_whole
-from generic_trainer.data import count_examples
+from generic_trainer.data import count_examples, counting_anew
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
 from generic_trainer.trials._config import ExperimentSettings, Length, log_unused, parse_experiment
@@ -223,7 +223,7 @@ class ExperimentRun:
             return
         self._exported = None
         delete_tree(target)  # of a trial that was the best before
-        with current(exported), contextlib.ExitStack() as stack:
+        with current(exported), counting_anew(), contextlib.ExitStack() as stack:
             if controller is None:
                 controller = self.trial_class.open_controller(exported)
                 stack.callback(controller.close)
@@ -308,6 +308,7 @@ class ExperimentRun:
             start = _at(start, progress.batches, saved.path)
         with (
             current(start),
+            counting_anew(),  # a trial reads in the order that it would have alone
             contextlib.closing(self.trial_class.open_controller(start)) as controller,
         ):
             if saved and saved.metadata["validated_at"] != progress.validated_at:

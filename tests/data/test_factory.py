@@ -2,12 +2,12 @@
 
 import contextlib
 import gc
+import itertools
 import logging
 import os
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow
 import pytest
@@ -16,8 +16,18 @@ from tensorflow.python.eager import context
 
 from generic_trainer import data
 from generic_trainer.data import make_dataset_factory
-from tests.data.reading import dataset_of, ids, numbered, options, schema_of, write, write_files
+from tests.data.reading import (
+    dataset_of,
+    ids,
+    numbered,
+    options,
+    schema_of,
+    tfx_dataset,
+    write,
+    write_files,
+)
 from tests.examples import example
+from tests.processes import tf_config
 
 PATHS = ("memory", "disk", "stream")
 
@@ -89,10 +99,59 @@ def test_a_seed_repeats_the_order_in_another_run(path: str, where: str, taxis: s
     assert run(7) != run(8)
 
 
-def test_a_seed_reaches_the_reader_of_tfx() -> None:
-    fallback = Mock()
-    make_dataset_factory(fallback, payload_format="FORMAT_PROTO", seed=7)([], options(), None)
-    assert fallback.call_args.args[1] == options(shuffle_seed=7)
+@pytest.mark.parametrize(
+    ("reader", "in_cluster"),
+    [("memory", False), ("memory", True), ("disk", False), ("stream", False), ("tfx", False)],
+)
+def test_each_dataset_has_an_order_of_its_own(
+    reader: Any, in_cluster: bool, taxis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(worker: int = 0, with_more: bool = False) -> list[list[int]]:
+        if in_cluster:
+            monkeypatch.setenv("TF_CONFIG", tf_config(index=worker, worker=2))
+        seed = None if in_cluster else 7
+        if reader == "tfx":
+            pytest.importorskip("tfx_bsl")
+            factory = make_dataset_factory(tfx_dataset, payload_format="FORMAT_PROTO", seed=seed)
+        else:
+            factory = make_dataset_factory(path=reader, seed=seed)
+        if with_more:  # as a chief that looks at some examples
+            factory(taxis, options(batch_size=1), schema_of())
+        small = options(batch_size=16)
+        made = [
+            factory(taxis, options(), schema_of()),
+            factory(taxis, options(reader_num_threads=1), schema_of()),
+            factory(taxis, small, schema_of()),
+            factory(as_long, options(), schema_of()),
+        ]
+        # Those of other files are compared by their places.
+        return [[number % 300 for number in ids(dataset)] for dataset in made]
+
+    files = [numbered(300, 450), numbered(450, 500), numbered(500, 600)]
+    as_long = write_files(tmp_path, files)
+    orders = run()
+    for one, other in itertools.combinations(orders, 2):
+        assert sorted(one) == sorted(other)
+        assert sum(a == b for a, b in zip(one, other, strict=True)) < 30
+    assert run() == orders  # as a run that resumes
+    assert run(worker=1, with_more=True) == orders
+    explicit = options(shuffle_seed=3)
+    factory = make_dataset_factory(seed=7)
+    assert ids(factory(taxis, explicit, schema_of())) == ids(factory(taxis, explicit, schema_of()))
+
+
+def test_a_trial_reads_in_the_same_order_after_others(taxis: str) -> None:
+    factory = make_dataset_factory(seed=7)
+
+    def read() -> list[int]:
+        return ids(factory(taxis, options(), schema_of()))
+
+    with data.counting_anew():
+        of_a_trial = [read(), read()]
+    assert read() == of_a_trial[0]
+    with data.counting_anew():
+        assert [read(), read()] == of_a_trial
+    assert read() == of_a_trial[1]
 
 
 def test_a_graph_is_shuffled_anew_in_each_repetition(

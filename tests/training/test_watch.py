@@ -93,6 +93,69 @@ def test_a_long_validation_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert progress_of(tmp_path).phase == "training"
 
 
+def rows() -> tf.data.Dataset:
+    return batches().map(lambda x, y: x)
+
+
+def words() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors([["a"], ["b"]])
+
+
+PASSES: dict[str, tuple[Any, Any, Any]] = {
+    "evaluate": (lambda keras: linear(keras).evaluate, batches, {"verbose": 0}),
+    "predict": (lambda keras: linear(keras).predict, rows, {"verbose": 0}),
+    "Normalization": (lambda keras: keras.layers.Normalization().adapt, rows, {}),
+    "Discretization": (lambda keras: keras.layers.Discretization(num_bins=2).adapt, rows, {}),
+    "StringLookup": (lambda keras: keras.layers.StringLookup().adapt, words, {}),
+    "TextVectorization": (lambda keras: keras.layers.TextVectorization().adapt, words, {}),
+}
+
+
+@pytest.mark.parametrize("is_chief", [True, False], ids=["chief", "worker"])
+@pytest.mark.parametrize("name", PASSES)
+def test_a_pass_without_an_end_is_refused(
+    tmp_path: Path, keras: Any, name: str, is_chief: bool
+) -> None:
+    method_of, data, options = PASSES[name]
+    with watched(str(tmp_path) if is_chief else ""):
+        with pytest.raises(ConfigurationError, match=r"would never end: .*num_epochs=1"):
+            method_of(keras)(data().repeat(), **options)
+        method_of(keras)(data(), **options)
+        method_of(keras)(data().repeat().take(2), **options)
+        if keras.__name__ == "tf_keras" or name != "Normalization":  # Keras 3's has no steps
+            method_of(keras)(data().repeat(), steps=2, **options)
+
+
+def test_a_callback_may_end_a_pass_over_endless_data(tmp_path: Path) -> None:
+    class Stops(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_evaluating = True
+
+    with watched(str(tmp_path)):
+        linear(keras).evaluate(batches().repeat(), callbacks=[Stops()], verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [("evaluate", "evaluating"), ("predict", "predicting"), ("Normalization", "adapting")],
+)
+def test_a_long_pass_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, phase: str
+) -> None:
+    monkeypatch.setattr("generic_trainer.training._watch._EVERY_S", 0.05)
+    method_of, data, options = PASSES[name]
+
+    def waiting(x: Any, *y: Any) -> Any:
+        x = tf.ensure_shape(tf.py_function(wait, [x], tf.float32), [2, 2])
+        return (x, *y) if y else x
+
+    slow = data().repeat(20).map(waiting)
+    with watched(str(tmp_path)):
+        method_of(keras)(slow, **options)
+    assert f'"phase": "{phase}"' in (tmp_path / "progress-chief.jsonl").read_text()
+    assert progress_of(tmp_path).phase == "training"
+
+
 def wait(x: tf.Tensor) -> tf.Tensor:
     time.sleep(0.02)
     return tf.ensure_shape(x, [2, 2])

@@ -127,6 +127,24 @@ def test_a_trial_sees_what_a_run_fn_sees(run_experiment, inputs):
     assert pipeline.data_accessor is inputs["data_accessor"]
 
 
+def test_training_data_that_are_read_twice_differ_in_order(inputs):
+    from generic_trainer.trials._pipeline import in_pipeline
+    from generic_trainer.trials.keras import TFKerasTrialContext
+
+    def read():
+        with in_pipeline(SimpleNamespace(**{**inputs, "transform_graph_path": None})):
+            context = TFKerasTrialContext.from_config({"hyperparameters": HPARAMS})
+            datasets = [context.read_examples("train", label_key="y") for _ in range(2)]
+        return [
+            np.concatenate([label for _, label in dataset.take(8)]).ravel().tolist()
+            for dataset in datasets
+        ]
+
+    first, second = read()
+    assert sorted(first) == sorted(second) and first != second
+    assert read() == [first, second]
+
+
 def test_eval_steps_are_the_batches_of_a_validation(inputs):
     from generic_trainer.trials._pipeline import in_pipeline
     from generic_trainer.trials.keras import TFKerasTrialContext

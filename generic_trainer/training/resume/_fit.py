@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ from generic_trainer.training.distributed import (
     keep_metrics_in_worker_0,
 )
 from generic_trainer.training.resume._callback_state import CallbackState, logs_like, numbers_of
+from generic_trainer.training.resume._draws import Draws
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint, fitting
 from generic_trainer.training.resume._randomness import Unsaved, shared_variables
 from generic_trainer.training.resume._reader import (
@@ -147,7 +149,7 @@ class Resume(_OfEitherKeras):
             self._schedule = opened.enter_context(contextlib.closing(self._schedule_for(strategy)))
             # Keras 3 counts whole executions, also if the data end within the last one.
             self._lacking = self.model.steps_per_execution - 1 if is_keras_3(self.model) else 0
-            self._state = ModelState(self.model, self._others)
+            self._state, self._draws = ModelState(self.model, self._others), Draws(self.model)
             opened.enter_context(self._replaced("on_epoch_begin", self._begin_epoch))
             saved = self._manager.latest()
             if saved is not None:
@@ -162,6 +164,8 @@ class Resume(_OfEitherKeras):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         position, goal = self._position, self._goal
+        if not is_keras_3(self.model):  # whose data learn of the end of an epoch now
+            self._draws.end_pass(len(position.lengths), is_replayed=goal is not None)
         position.lengths.append(position.batches)
         position.batches = 0
         self._finds_variables = True  # a validation may have made some
@@ -179,12 +183,16 @@ class Resume(_OfEitherKeras):
             self._unsaved.log(self._saved_variables())
             self._unsaved = None
         elif goal is not None:  # of what is replayed, only the batches with which shuffles draw
-            count = count if self._reads_all else int(not position.consumed)
+            reads_one = not (position.consumed or self._draws.of_python)
+            count = count if self._reads_all else int(reads_one)
             skip(self._iterator, count, self._lacking)
         position.consumed += count
         position.batches = batch + 1
+        epochs_left = 0 if goal is None else len(goal.lengths) - len(position.lengths)
+        is_end = position.batches >= (self.params.get("steps") or math.inf)
+        if is_end and is_keras_3(self.model) and (goal is None or epochs_left):
+            self._draws.end_pass(len(position.lengths), is_replayed=goal is not None)
         if goal is not None:
-            epochs_left = len(goal.lengths) - len(position.lengths)
             if not epochs_left and position.batches >= goal.batches:
                 self._end_replay(goal)
             elif epochs_left == 1 and goal.done and goal.stopped:
@@ -230,6 +238,7 @@ class Resume(_OfEitherKeras):
         with fitting(saved.path):
             self._goal = goal = _Position(**saved.metadata)
             self._state.read_weights(saved.path)  # layers compute constants from them
+            self._draws.restore(self._state.saved.get("draws"))
         if goal.epochs not in (None, self.params["epochs"]):
             raise data_differ()
         self.params[RESUMED] = sum(goal.lengths)
@@ -291,7 +300,9 @@ class Resume(_OfEitherKeras):
         position, goal = self._position, self._goal
         if iterator is not self._iterator:
             self._iterator, position.consumed = iterator, 0
-            self._reads_all = goal is not None and shuffles_within_a_pass(iterator, goal.done)
+            self._draws.begin_pass(iterator, is_replayed=goal is not None)
+            within = goal is not None and shuffles_within_a_pass(iterator, goal.done)
+            self._reads_all = within or self._draws.reads_all
         if goal is None:
             self._logs = self._function(iterator)
             return self._logs
@@ -311,6 +322,7 @@ class Resume(_OfEitherKeras):
         self._muting.close()
         with fitting(self._path):
             if not goal.done:
+                self._draws.end_replay(self._state.saved["random"], len(goal.lengths))
                 move_to(self._iterator, self._path, goal.consumed - consumed, self._lacking)
         self._restore()
         self.model.stop_training = goal.stopped or goal.done
@@ -336,7 +348,10 @@ class Resume(_OfEitherKeras):
                 self._iterator, position.batches, position.consumed, is_last=is_last
             )
         write = self._state.take(
-            tensors, callbacks=self._callback_state.values(), logs=numbers_of(self._logs)
+            tensors,
+            callbacks=self._callback_state.values(),
+            logs=numbers_of(self._logs),
+            draws=self._draws.values(),
         )
         self._manager.settle()  # the one before, which may have failed
         self._manager.save_beside(position.steps, write, dataclasses.asdict(position))

@@ -25,6 +25,8 @@ from generic_trainer.training._walk import walk
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, tf.random.Generator)
 _GLOBAL = "tf2_rng_global_state"
 _KERAS = "keras_seeds"
+# The generators of the modules `random` and `numpy.random`, in a state of all; Determined's names.
+OF_PROCESS = ("random_rng_state", "np_rng_state")
 _MOST_COMPARED = 1000  # values of a variable
 
 _logger = logging.getLogger(__name__)
@@ -70,14 +72,15 @@ def random_state(model: Any = None) -> dict[str, Any]:
     return {name: each and state_of(each) for name, each in _shared(model).items()}
 
 
-def set_random_state(model: Any, state: Mapping[str, Any]) -> None:
+def set_random_state(model: Any, state: Mapping[str, Any], *, in_all_workers: bool = False) -> None:
     """Sets the state that `random_state` has returned, in the chief, whose state it is.
 
     Args:
         model: see `random_state`.
         state: missing names change nothing.
+        in_all_workers: whether all workers have had the same.
     """
-    if not is_chief():
+    if not (in_all_workers or is_chief()):
         return
     # What the other run had is made where it is missing, which draws from Python's generator.
     if state.get(_GLOBAL) is not None:
@@ -92,15 +95,14 @@ def set_random_state(model: Any, state: Mapping[str, Any]) -> None:
 def _shared(model: Any) -> dict[str, Any]:
     """Returns name → generator, or None, of those that all models share.
 
-    The first three names are Determined's.
+    The names of the first three are Determined's.
     """
     if is_keras_3(model):
         of_keras = internals.KERAS_3_GLOBAL_ATTRIBUTE.get()("global_seed_generator")
     else:
         of_keras = getattr(internals.KERAS_2_SEEDS.get(), "generator", None)
     return {
-        "random_rng_state": random,
-        "np_rng_state": np.random,
+        **dict(zip(OF_PROCESS, (random, np.random), strict=True)),
         _GLOBAL: internals.TF_GLOBAL_GENERATOR.get(),
         "tf_op_seeds": getattr(
             internals.TF_EAGER_CONTEXT.get()(), internals.TF_OP_SEEDS.name, None

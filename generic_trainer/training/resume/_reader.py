@@ -13,6 +13,10 @@ _ITERATOR = "iterator"
 # The key in the state of an iterator that has the number of seeds drawn by `shuffle` or `random`.
 _DRAWS = b"epoch_num_random_samples"
 
+# Operations that call Python code. Shuffles and random numbers have one of two words in theirs.
+_OF_PYTHON = {"GeneratorDataset", "PyFunc", "EagerPyFunc", "PyFuncStateless"}
+_OF_CHANCE = ("Shuffle", "Random")
+
 _logger = logging.getLogger(__name__)
 
 
@@ -100,6 +104,31 @@ def shuffles_within_a_pass(iterator: Any, is_over: bool) -> bool:
     return "Shuffle" in kinds and "Repeat" in kinds
 
 
+def is_of_python(data: Any) -> bool:
+    """Returns whether Python code makes data: those of a dataset, of an iterator, or of a graph.
+
+    Those of a distribution strategy are not looked into, nor is a graph outside of its functions.
+    """
+    return not _OF_PYTHON.isdisjoint(_operations(data))
+
+
+def shuffles(data: Any) -> bool:
+    """Returns whether TensorFlow shuffles data, or draws for them; see `is_of_python`."""
+    return any(word in kind for kind in _operations(data) for word in _OF_CHANCE)
+
+
+def _operations(data: Any) -> set[str]:
+    if isinstance(data, tf.Graph):
+        graph, nodes = data.as_graph_def(), []
+    elif isinstance(data, (tf.data.Iterator, tf.data.Dataset)):
+        graph = _graph(data)
+        nodes = [*graph.node]
+    else:
+        return set()
+    functions = [node for function in graph.library.function for node in function.node_def]
+    return {node.op for node in (*nodes, *functions)}
+
+
 def skip(iterator: Any, batches: int, lacking: int = 0) -> None:
     """Takes batches from an iterator.
 
@@ -133,9 +162,11 @@ def _is_endless(iterator: tf.data.Iterator) -> bool:
     return bool(cardinality == tf.data.INFINITE_CARDINALITY)
 
 
-def _graph(iterator: tf.data.Iterator) -> Any:
+def _graph(data: tf.data.Iterator | tf.data.Dataset) -> Any:
     """Returns the `GraphDef` of an iterator's datasets, whose functions are in its library."""
-    variant = tf.data.experimental.to_variant(internals.TF_ITERATOR_DATASET.of(iterator))
+    is_dataset = isinstance(data, tf.data.Dataset)
+    dataset = data if is_dataset else internals.TF_ITERATOR_DATASET.of(data)
+    variant = tf.data.experimental.to_variant(dataset)
     graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
     return tf.compat.v1.GraphDef.FromString(graph.numpy())
 

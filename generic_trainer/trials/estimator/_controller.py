@@ -4,7 +4,7 @@ The files of a checkpoint, to which hooks may add::
 
     checkpoint  model.ckpt-300.{index,meta,data-…}    the session
     <name>/<time>/saved_model.pb                      an export per receiver function
-    rng_state.pickle                                  random generators
+    rng_state.pickle                                  random generators, now and at the start
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.files import gfile
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.data import counting_anew
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import distributed
-from generic_trainer.training.resume import random_state, read_state, set_random_state, taken_state
+from generic_trainer.training.resume import (
+    is_of_python,
+    random_state,
+    read_state,
+    set_random_state,
+    taken_state,
+)
 from generic_trainer.trials._context import average
 from generic_trainer.trials._estimator_exports import export_features
 from generic_trainer.trials._trial import TrialRun
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
     from generic_trainer.trials.estimator._context import EstimatorContext
 
 _GENERATORS = "rng_state"
+_START = "start"  # in a state of generators: that in which the training began
 
 _logger = logging.getLogger(__name__)
 
@@ -111,10 +119,13 @@ class EstimatorController:
         self._receivers = dict(serving_input_receiver_fns)
         self._on_stop = functools.partial(context.set_stop_requested, True)
         self._training = Training(self._train, on_stop=self._on_stop)
+        self._start_state: dict[str, Any] | None = None
         self._is_saved = run.checkpoint_dir is not None
         if run.checkpoint_dir is not None:
             _copy_state(run.checkpoint_dir, self._model_dir)
-            set_random_state(None, read_state(run.checkpoint_dir, _GENERATORS))
+            state = read_state(run.checkpoint_dir, _GENERATORS)
+            self._start_state = state.get(_START)
+            set_random_state(None, state)
             for hook in self._hooks:
                 hook.on_checkpoint_load(run.checkpoint_dir)
         if train_spec.saving_listeners:
@@ -132,10 +143,7 @@ class EstimatorController:
                 not to `wrap_dataset`.
             ModuleFileError: the training data ended.
         """
-        # What building the session's graph once more draws is not drawn twice.
-        state = random_state() if self._run.checkpoint_dir and not self._training.started else {}
-        self._training.start()
-        set_random_state(None, state)
+        self._begin()
         self._context.check_optimizer()
         self._is_saved = False
         with distributed.explained_failures():
@@ -146,7 +154,8 @@ class EstimatorController:
         self._write_state()
         spec, batches = self._eval_spec, _Batches(self._on_stop)
         hooks = [*(spec.hooks or ()), batches]
-        with tf_estimator.as_slot(), tf_estimator.refuse_endless(spec):
+        # Each validation reads in the same order, so one after a restart does, too.
+        with tf_estimator.as_slot(), tf_estimator.refuse_endless(spec), counting_anew():
             metrics = self._estimator.evaluate(
                 spec.input_fn, steps=spec.steps, hooks=hooks, name=spec.name
             )
@@ -160,7 +169,7 @@ class EstimatorController:
         _copy_state(self._model_dir, directory)
         for name, receiver in self._receivers.items():
             self._estimator.export_saved_model(os.path.join(directory, name), receiver)
-        taken_state(_GENERATORS, random_state())(directory)
+        taken_state(_GENERATORS, {**random_state(), _START: self._start_state})(directory)
         for hook in self._hooks if is_chief() else ():
             hook.on_checkpoint_end(directory)
 
@@ -195,9 +204,26 @@ class EstimatorController:
                 stack.callback(hook.on_trial_close)
             stack.callback(self._training.close)
 
+    def _begin(self) -> None:
+        """Opens the session; the user's functions draw what they drew in the straight run.
+
+        They make the data and the graph, and may shuffle a list of files. A generator draws when
+        it is read, from the first batch on, so it gets that state too, and keeps it.
+        """
+        if self._training.started:
+            return
+        now = random_state()
+        if self._start_state is None:
+            self._start_state = now
+        set_random_state(None, self._start_state, in_all_workers=True)  # they are seeded alike
+        self._training.start()
+        if self._run.checkpoint_dir is not None and not is_of_python(self._training.graph):
+            set_random_state(None, now)
+
     def _write_state(self) -> None:
         """Sees to it that the estimator's directory has the state after the last batch."""
         if not self._is_saved:
+            self._begin()
             self._training.save(self._model_dir)
             self._is_saved = True
 

@@ -53,7 +53,12 @@ class Training(StopHook):
 
     It is a hook of that session, which waits each time that so many batches are done. The session
     is in a thread; of it and its caller one runs at a time.
+
+    Attributes:
+        graph: of the session, once it has started.
     """
+
+    graph: tf.Graph
 
     def __init__(self, train: Callable[[Any], Any], *, on_stop: Callable[[], None]) -> None:
         """Prepares; nothing is built before it is needed.
@@ -104,7 +109,7 @@ class Training(StopHook):
         """Writes the state of the session, with its graph, into the estimator's directory."""
         self.start()
         path = os.path.join(directory, "model.ckpt")
-        with self._graph.as_default():
+        with self.graph.as_default():
             step = tf.compat.v1.train.global_step(self._session, self._step)
             saved = self._saver.save(self._session, path, global_step=step)
         # A saver of the user's may have written where the directory is now; it will be elsewhere.
@@ -138,19 +143,19 @@ class Training(StopHook):
 
     def begin(self) -> None:
         """Looks for the summaries, while the graph may still change."""
-        self._graph = tf.compat.v1.get_default_graph()
-        summaries = _summarised(self._graph)
-        _run_before_updates(self._graph, [tensor.op for tensor in summaries.values()])
+        self.graph = tf.compat.v1.get_default_graph()
+        summaries = _summarised(self.graph)
+        _run_before_updates(self.graph, [tensor.op for tensor in summaries.values()])
         self._fetched = tf.compat.v1.train.SessionRunArgs(summaries)
-        self._step = tf.compat.v1.train.get_global_step(self._graph)
-        if places := stateful_draws_of_graph(self._graph):
+        self._step = tf.compat.v1.train.get_global_step(self.graph)
+        if places := stateful_draws_of_graph(self.graph):
             _logger.warning(
                 "If this trial is resumed, it draws other random numbers than it would have in %s, "
                 "by stateful ops, whose state cannot be saved. Draw with a tf.random.Generator, or "
                 "with tf.random.stateless_uniform by the global step.",
                 ", ".join(places),
             )
-        savers = self._graph.get_collection(tf.compat.v1.GraphKeys.SAVERS)
+        savers = self.graph.get_collection(tf.compat.v1.GraphKeys.SAVERS)
         self._saver = savers[0] if savers else tf.compat.v1.train.Saver(save_relative_paths=True)
 
     def after_create_session(self, session: Any, coord: Any) -> None:

@@ -17,7 +17,14 @@ from generic_trainer._core.values import unpickled_data
 from generic_trainer.errors import ExportError, ModuleFileError
 from generic_trainer.training import distributed, keras_2_left_alone
 from generic_trainer.training.export import export_model, export_on_tensors, inference_arguments
-from generic_trainer.training.resume import ModelState, fitting, pickled, set_random_state
+from generic_trainer.training.resume import (
+    OF_PROCESS,
+    ModelState,
+    fitting,
+    pickled,
+    random_state,
+    set_random_state,
+)
 from generic_trainer.trials._context import average
 from generic_trainer.trials._pipeline import are_features, signature_spec
 from generic_trainer.trials._trial import TrialRun
@@ -30,8 +37,6 @@ if TYPE_CHECKING:
 _LONE_INPUT = "inputs"  # the name of a single one in the export
 # What Keras calls inputs that the user has not named; it counts them, so they differ by chance.
 _UNNAMED = re.compile(r"(keras_tensor|input|.*_input)(_\d+)?")
-# Python's and NumPy's, in a state of all random generators.
-_GENERATORS = ("random_rng_state", "np_rng_state")
 
 _logger = logging.getLogger(__name__)
 
@@ -79,6 +84,7 @@ class TFKerasController:
         self._batches = run.batches_trained
         self._is_open = self._has_failed = False
         self._iterator: Any = None
+        self._start_state: dict[str, Any] | None = None  # of generators, when reading began
 
     @property
     def stop_requested(self) -> bool:
@@ -90,7 +96,7 @@ class TFKerasController:
         self._open()
         self._has_failed = True
         if self._iterator is None:
-            self._iterator = iter(self._read(self._training.training(self._trained)))
+            self._iterator = self._begin_reading()
         callbacks, logs = self._callbacks, {}
         self._model.reset_metrics()
         callbacks.call("on_train_workload_begin", self._batches, batches, {})
@@ -150,8 +156,9 @@ class TFKerasController:
             ) from error
         state = ModelState(self._model, self._context.optimizers)
         state.find_variables()
-        generators = dict(zip(_GENERATORS, self._training.generators or (), strict=False))
-        state.take({}, callbacks=callbacks, generators=generators)(directory)
+        generators = dict(zip(OF_PROCESS, self._training.generators or (), strict=False))
+        values = {"generators": generators, "start": self._start_state}
+        state.take({}, callbacks=callbacks, **values)(directory)
         if is_chief():
             self._callbacks.call("on_checkpoint_end", directory)
 
@@ -210,6 +217,7 @@ class TFKerasController:
                 callbacks = unpickled_data(state.saved["callbacks"], self._callbacks.code)
                 state.read()
             set_random_state(None, state.saved["generators"])
+            self._start_state = state.saved.get("start")
         self._model.stop_training = False
         self._callbacks.call("on_train_begin", {})
         if callbacks is not None:
@@ -231,6 +239,19 @@ class TFKerasController:
         if tf.distribute.get_strategy() is not model.distribute_strategy:
             model.evaluate(data, steps=1, verbose=0)  # makes what Keras 3 cannot in a replica
         self._step(iter(data))
+
+    def _begin_reading(self) -> Any:
+        """Returns an iterator over the training data, from the next batch on.
+
+        Python code that makes a Dataset draws while the batches before are read again, as it did
+        in the straight run.
+        """
+        if self._start_state is None:
+            state = random_state()
+            self._start_state = {name: state[name] for name in OF_PROCESS}
+        elif self._training.is_of_python:
+            set_random_state(None, self._start_state, in_all_workers=True)  # they are seeded alike
+        return iter(self._read(self._training.training(self._trained)))
 
     def _read(self, data: tf.data.Dataset) -> Any:
         weights = self._context.fit_options.class_weight

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.training.resume import is_of_python
 from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
 from generic_trainer.trials.keras._sequence import SequenceAdapter
 
@@ -56,6 +57,11 @@ class Data:
     def validation(self) -> tf.data.Dataset:
         """Returns the batches of one pass."""
         return self._validation
+
+    @property
+    def is_of_python(self) -> bool:
+        """Whether Python code makes the training data whenever they are read from the start."""
+        return is_of_python(self._training)
 
     def replay(self, batches: int) -> None:
         """Brings the user's own object to where it was after some batches of training."""
@@ -182,6 +188,8 @@ class _Sequence(Data):
 
     Each of several workers reads all batches, so that a Sequence draws the same on all of them.
     """
+
+    is_of_python = False  # `generators` are those after the last batch
 
     def __init__(self, adapter: SequenceAdapter, share: tuple[int, int]) -> None:
         self._adapter = adapter

@@ -126,6 +126,35 @@ class Shuffling(Subclassed):
         return Reordered()
 
 
+class Generated(Subclassed):
+    """A generator draws the order of its records and their noise."""
+
+    def build_training_data_loader(self):
+        spec = tf.TensorSpec([1])
+        data = tf.data.Dataset.from_generator(self.rows, output_signature=(spec, spec))
+        return self.context.wrap_dataset(data.batch(2))
+
+    def rows(self):
+        for number in np.random.permutation(3):
+            x = X[number] + np.random.normal(size=[1])
+            yield x, 2 * x
+
+
+class Mapped(Subclassed):
+    """Its loader draws an order, and a function of NumPy the noise of each record."""
+
+    def build_training_data_loader(self):
+        def noisy(x):
+            return x + np.random.normal(size=[1]).astype("float32")
+
+        def both(x):
+            x = tf.ensure_shape(tf.numpy_function(noisy, [x], tf.float32), [1])
+            return x, 2 * x
+
+        data = tf.data.Dataset.from_tensor_slices(X[np.random.permutation(3)]).map(both)
+        return self.context.wrap_dataset(data.batch(2))
+
+
 class Schedule(WithMomentum):
     def make_optimizer(self):
         rate = tf.keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.5)
@@ -145,7 +174,9 @@ class Drawn(Subclassed):
         return Drawing()
 
 
-@pytest.mark.parametrize("trial_class", [Schedule, Adversarial, Shuffled, Shuffling, Drawn])
+@pytest.mark.parametrize(
+    "trial_class", [Schedule, Adversarial, Shuffled, Shuffling, Generated, Mapped, Drawn]
+)
 def test_losses_go_on(resumed, trial_class):
     expected, found = resumed(trial_class)
     assert found == expected

@@ -1,0 +1,124 @@
+"""A fit whose data draw from Python's and NumPy's generators resumes exactly, with either Keras."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from generic_trainer import training
+from tests.training.resume.fits import Ended, ending, fn_args, values
+
+X = np.arange(12, dtype=np.float32)[:, None] / 12
+
+
+def sequence(keras: Any) -> Any:
+    """Returns keras.io's DataGenerator in small: it shuffles per epoch and augments each row."""
+
+    class DataGenerator(keras.utils.Sequence):
+        def __init__(self) -> None:
+            super().__init__()
+            self.indexes = np.arange(len(X))
+            self.on_epoch_end()
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> tuple[Any, Any]:
+            rows = X[self.indexes[3 * index : 3 * index + 3]]
+            rows = rows + np.random.normal(0, 0.1, rows.shape).astype("float32")
+            return rows * random.choice([1, -1]), 2 * rows
+
+        def on_epoch_end(self) -> None:
+            np.random.shuffle(self.indexes)
+
+    return DataGenerator()
+
+
+def _batches() -> Iterator[tuple[Any, Any]]:
+    for rows in np.split(X[np.random.permutation(len(X))], 4):
+        rows = rows + np.random.normal(0, 0.1, rows.shape).astype("float32")
+        yield rows, 2 * rows
+
+
+def from_generator(keras: Any) -> Any:
+    spec = tf.TensorSpec([None, 1])
+    return tf.data.Dataset.from_generator(_batches, output_signature=(spec, spec))
+
+
+def shuffled(keras: Any) -> Any:
+    return from_generator(keras).shuffle(3, seed=2)
+
+
+def endless(keras: Any) -> Any:
+    return from_generator(keras).repeat()
+
+
+def generator(keras: Any) -> Any:
+    def forever() -> Iterator[Any]:
+        while True:
+            yield from _batches()
+
+    return forever()
+
+
+def mapped(keras: Any) -> Any:
+    def augment(x: Any) -> Any:
+        return x + np.random.normal(0, 0.1, x.shape).astype("float32")
+
+    def both(x: Any) -> Any:
+        x = tf.ensure_shape(tf.numpy_function(augment, [x], tf.float32), [3, 1])
+        return x, 2 * x
+
+    return tf.data.Dataset.from_tensor_slices(X).batch(3).map(both)
+
+
+def trained(keras: Any, make: Any, directory: Path, end: int, **arguments: Any) -> Any:
+    """Returns weights and losses of a fit that ends after some steps; 0: that does not."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile("adam", "mse", run_eagerly=True)
+    data = make(keras)
+    arguments = {name: each(keras) if callable(each) else each for name, each in arguments.items()}
+    resume = training.resume_callbacks(fn_args(directory), every_steps=1)
+    history = model.fit(
+        data, epochs=3, verbose=0, callbacks=[*resume, ending(keras, end)], **arguments
+    )
+    return values(model), history.history["loss"]
+
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "sequence": (sequence, {}),
+    "sequences": (sequence, {"validation_data": sequence}),
+    "from_generator": (from_generator, {}),
+    "shuffled": (shuffled, {}),
+    "endless": (endless, {"steps_per_epoch": 3}),
+    "generator": (generator, {"steps_per_epoch": 4}),
+    "map": (mapped, {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_resumes_in_the_draws_of_its_data(keras: Any, kind: str, tmp_path: Path) -> None:
+    make, arguments = KINDS[kind]
+    expected = trained(keras, make, tmp_path / "straight", 0, **arguments)
+    for end in (2, 4, 7, 11):  # the second epoch ends with the eighth step
+        directory = tmp_path / str(end)
+        with pytest.raises(Ended):
+            trained(keras, make, directory, end, **arguments)
+        assert trained(keras, make, directory, 0, **arguments) == expected, end
+
+
+def test_what_the_data_keep_for_themselves_is_named(
+    keras: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Ended):
+        trained(keras, sequence, tmp_path, 6)
+    assert "start anew" not in caplog.text
+    trained(keras, sequence, tmp_path, 0)
+    assert "Generators of the data's own, such as default_rng" in caplog.text
