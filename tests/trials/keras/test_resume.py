@@ -78,6 +78,12 @@ class Shuffled(Subclassed):
         return self.context.wrap_dataset(data)
 
 
+class ShuffledArrays(Subclassed):
+    def build_training_data_loader(self):
+        self.context.configure_fit(shuffle=True)
+        return X, 2 * X
+
+
 class Cached(Subclassed):
     def build_training_data_loader(self):
         @self.context.experimental.cache_train_dataset("x", "1", shuffle=True)
@@ -145,7 +151,9 @@ class Drawn(Subclassed):
         return Drawing()
 
 
-@pytest.mark.parametrize("trial_class", [Schedule, Adversarial, Shuffled, Shuffling, Drawn])
+@pytest.mark.parametrize(
+    "trial_class", [Schedule, Adversarial, Shuffled, ShuffledArrays, Shuffling, Drawn]
+)
 def test_losses_go_on(resumed, trial_class):
     expected, found = resumed(trial_class)
     assert found == expected
