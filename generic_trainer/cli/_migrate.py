@@ -5,14 +5,17 @@ The source is parsed and never imported, because importing a pipeline may have a
 
 import argparse
 import ast
+import codecs
 import dataclasses
 import difflib
+import io
 import itertools
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +44,15 @@ _KERAS_2 = f"With Keras 2 these calls stay: set {LEGACY_VARIABLE}=1 before Tenso
 _SILENCE = "contract=ServingContract(severities={'session': 'warn'})"
 _ESTIMATOR = re.compile(r"tensorflow(\.compat\.v1)?\.estimator\b.*")
 # A notebook is one source, whose cells begin with a comment; a magic becomes a statement of a line.
-_CELL, _MAGIC, _CONTINUED = "# %% cell of a notebook\n", "pass  # magic of a notebook: ", "\x1f"
+_CELL, _CONTINUED = "# %% cell of a notebook\n", "\x1f"
+_MAGIC, _MAGIC_VALUE = "pass  # magic of a notebook: ", "None  # magic of a notebook: "
 # A replacement of a piece of source: its first character, from 0, the one after it, the new text.
 _Edit = tuple[int, int, str]
 _MAGICS = re.compile(r"(?m)^(|[ \t]+(?=!))([%!](?![=\s])(?:.*\\\n)*)")
+_HELP = re.compile(r"(?m)^([ \t]*)((?:\?{1,2}[\w.%*]+|[\w.%*]+\?{1,2})[ \t]*)$")
+_MAGIC_VALUES = re.compile(r"(?m)^([ \t]*[\w.,\[\]\"' \t]+=[ \t]*)([%!](?![=\s])(?:.*\\\n)*)")
+# Magics of whole cells that are Python; other cells are files, or code of other languages.
+_PYTHON_CELLS = "capture debug lprun memit mprun prun skip_for_export snakeviz time timeit"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,29 +73,35 @@ def _migrate(options: argparse.Namespace) -> int:
     """Replace TFX's Trainer with GenericTrainer in a pipeline.
 
     Shows the necessary changes of a pipeline as a diff, and lists parts of it and of its module
-    files that will be rejected. Exit status 1: it found some.
+    files that will be rejected. Exit status 1: it found some; 2: a file cannot be read or written,
+    and the others are done.
 
     Options:
         files FILE: pipelines and module files, .py or .ipynb
         --write: change the files
         --json: print diffs and warnings as JSON
     """
-    read = [_Source(file) for file in options.files]
+    read, failed = _read(options.files)
     warnings = {source.path: list(source.warnings()) for source in read}
-    if not any(source.is_known for source in read):
+    if read and not any(source.is_known for source in read):
         message = "neither TFX's Trainer nor run_fn found: tfx.components.Trainer by another name?"
         warnings[read[0].path].append(_Warning(1, message, "change the import by hand"))
     if options.write:
         for source in read:
-            source.write()
+            try:
+                source.write()
+            except ConfigurationError as error:
+                failed[source.path] = str(error)
     if options.json:
-        files = {
+        files: dict[str, dict[str, Any]] = {
             source.path: {
                 "diff": source.diff(),
                 "warnings": [dataclasses.asdict(each) for each in warnings[source.path]],
             }
             for source in read
         }
+        for path, message in failed.items():
+            files.setdefault(path, {})["error"] = message
         print(json.dumps({"written": options.write, "files": files}, indent=2))
     else:
         for source in read:
@@ -99,7 +113,9 @@ def _migrate(options: argparse.Namespace) -> int:
             print(_KERAS_2, file=sys.stderr)
         if not options.write and any(source.edits for source in read):
             print("No files changed; pass --write to apply.", file=sys.stderr)
-    return int(any(warnings.values()))
+        for message in failed.values():
+            print(f"error: {message}", file=sys.stderr)
+    return 2 if failed else int(any(warnings.values()))
 
 
 class _Source:
@@ -108,13 +124,21 @@ class _Source:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            text = Path(path).read_bytes().decode("utf-8")
-            self._notebook: Any = json.loads(text) if path.endswith(".ipynb") else None
-            if self._notebook is not None:
+            content = Path(path).read_bytes()
+            self._notebook: Any = None
+            self._newline = "\r\n" if b"\r\n" in content else "\n"
+            if path.endswith(".ipynb"):
+                self._encoding = "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else "utf-8"
+                text = content.decode(self._encoding)
+                self._notebook = json.loads(text) if text.strip() else {"cells": []}
                 text = "".join(map(_cell_text, self._python_cells()))
+            else:
+                self._encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+                text = content.decode(self._encoding)
             tree = ast.parse(text)
         except SyntaxError as error:
-            raise ModuleFileError(f"{path}:{error.lineno}: {error.msg}", path=path) from error
+            line = f":{error.lineno}" if error.lineno else ""  # an encoding has no line
+            raise ModuleFileError(f"{path}{line}: {error.msg}", path=path) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(f"{path} cannot be read: {error}", path=path) from error
         self._nodes = list(ast.walk(tree))
@@ -134,7 +158,8 @@ class _Source:
 
     def _python_cells(self) -> list[dict[str, Any]]:
         cells = (cell for cell in self._notebook["cells"] if cell["cell_type"] == "code")
-        return [cell for cell in cells if not "".join(cell["source"]).startswith("%%")]
+        starts = ((cell, re.match(r"\s*%%(\w*)", "".join(cell["source"]))) for cell in cells)
+        return [cell for cell, magic in starts if not magic or magic[1] in _PYTHON_CELLS.split()]
 
     @property
     def is_known(self) -> bool:
@@ -192,9 +217,8 @@ class _Source:
             ours = [_import_line(*to, each.asname or each.name) for to, each in known if to]
             if ours and isinstance(node, ast.ImportFrom):
                 separator = self._separator(node)
-                rest = [ast.unparse(each) for to, each in known if not to]
-                lines = [*_import_others(node, rest, separator), *ours]
-                yield self._replaced(node, separator.join(lines))
+                others = self._import_others(node, [each for to, each in known if to])
+                yield self._replaced(node, separator.join([*others, *ours]))
 
     def _of_uses(self) -> Iterator[_Edit]:
         """`tfx.components.Trainer(...)`, and the imports that this needs."""
@@ -220,14 +244,43 @@ class _Source:
         """Returns what separates statements in the place of one: a line break, or a semicolon."""
         start = self._position(node.lineno, 0)
         before = self._text[start : self._position(node.lineno, node.col_offset)]
-        return "; " if before.strip() else f"\n{before}"
+        # Cells of a notebook are joined by "\n".
+        newline = "\n" if self._notebook is not None else self._newline
+        return "; " if before.strip() else f"{newline}{before}"
+
+    def _import_others(self, node: ast.ImportFrom, removed: list[ast.alias]) -> list[str]:
+        """Returns the import of the other names, if any, else the comments between the names."""
+        start, end, _ = self._replaced(node, "")
+        statement = self._text[start:end]
+        rest = [ast.unparse(alias) for alias in node.names if alias not in removed]
+        if not rest:
+            tokens = tokenize.generate_tokens(io.StringIO(statement).readline)
+            comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+            return comments if self._separator(node) != "; " else []
+        in_one_line = f"from {node.module} import {', '.join(rest)}"
+        if node.lineno == node.end_lineno:
+            return [in_one_line]
+        for alias in reversed(removed):  # in its place, because lines have comments
+            first, last, _ = self._replaced(alias, "")
+            before, after = statement[: first - start], statement[last - start :]
+            after, commas = re.subn(r"\A[ \t]*,[ \t]*", "", after)
+            if not commas:  # as in lines that begin with a comma
+                before = re.sub(r"[ \t]*,[ \t]*\Z", "", before)
+            if not before.rpartition("\n")[2].strip() and re.match(r"\r?\n", after):
+                before, after = before.rstrip(" \t"), after.partition("\n")[2]
+            statement = before + after
+        try:
+            ast.parse(statement)
+        except SyntaxError:  # such as a line that begins with a comma
+            return [in_one_line]
+        return [statement]
 
     def _path_of(self, node: ast.expr) -> str:
         """Returns the full import path of a dotted name; "" if it was not imported."""
         first, dot, rest = ast.unparse(node).partition(".")
         return self._names[first] + dot + rest if first in self._names else ""
 
-    def _replaced(self, node: ast.stmt | ast.expr, text: str) -> _Edit:
+    def _replaced(self, node: ast.stmt | ast.expr | ast.alias, text: str) -> _Edit:
         end = self._position(node.end_lineno or node.lineno, node.end_col_offset or 0)
         return self._position(node.lineno, node.col_offset), end, text
 
@@ -254,23 +307,39 @@ class _Source:
             return
         text = self.changed()
         if self._notebook is not None:
-            _, *cells = text.replace(_MAGIC, "").replace(_CONTINUED, "\n").split(_CELL)
+            for hidden, shown in ((_MAGIC, ""), (_MAGIC_VALUE, ""), (_CONTINUED, "\n")):
+                text = text.replace(hidden, shown)
+            _, *cells = text.split(_CELL)
             for cell, source in zip(self._python_cells(), cells, strict=True):
                 cell["source"] = source.removesuffix("\n").splitlines(keepends=True)
             text = json.dumps(self._notebook, indent=1, ensure_ascii=False) + "\n"
+            text = text.replace("\n", self._newline)
         try:
-            Path(self.path).write_bytes(text.encode("utf-8"))
+            Path(self.path).write_bytes(text.encode(self._encoding))
         except OSError as error:
             raise ConfigurationError(
                 f"{self.path} cannot be written: {error.strerror}", path=self.path
             ) from error
 
 
-def _cell_text(cell: Mapping[str, Any]) -> str:
-    def statement(magic: re.Match[str]) -> str:
-        return magic[1] + _MAGIC + magic[2].replace("\n", _CONTINUED)
+def _read(paths: Iterable[str]) -> tuple[list[_Source], dict[str, str]]:
+    """Returns the files that can be read, and path → error of the others."""
+    read, failed = [], {}
+    for path in paths:
+        try:
+            read.append(_Source(path))
+        except (ConfigurationError, ModuleFileError) as error:
+            failed[path] = str(error)
+    return read, failed
 
-    return f"{_CELL}{_MAGICS.sub(statement, ''.join(cell['source']))}\n"
+
+def _cell_text(cell: Mapping[str, Any]) -> str:
+    text = "".join(cell["source"])
+    for pattern, start in ((_MAGIC_VALUES, _MAGIC_VALUE), (_HELP, _MAGIC), (_MAGICS, _MAGIC)):
+        for magic in reversed([*pattern.finditer(text)]):
+            hidden = start + magic[2].replace("\n", _CONTINUED)
+            text = text[: magic.start(2)] + hidden + text[magic.end() :]
+    return f"{_CELL}{text}\n"
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
@@ -286,11 +355,3 @@ def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
 
 def _import_line(start: str, name: str, local_name: str) -> str:
     return f"{start} {name}" if name == local_name else f"{start} {name} as {local_name}"
-
-
-def _import_others(node: ast.ImportFrom, names: list[str], separator: str) -> list[str]:
-    """Returns the import of only some names, if any: in one line or, as it was, in several."""
-    start = f"from {node.module} import "
-    if not names or node.lineno == node.end_lineno or separator == "; ":
-        return [start + ", ".join(names)] if names else []
-    return [start + "(" + "".join(f"{separator}    {name}," for name in names) + f"{separator})"]

@@ -15,6 +15,7 @@ and of `pedl`.
 """
 
 from generic_trainer._core.lazy import lazy_names
+from generic_trainer.trials._gone import naming_successors
 
 # Module → the public names that it defines.
 _HOMES = {
@@ -25,6 +26,7 @@ _HOMES = {
     "_pipeline": "Pipeline get_pipeline",
     "_run_fn": "run_fn_from_trial",
     "_scripts.start": "Mode create create_trial_instance",
+    "errors": "InvalidHP",
     "_trial": "EnvContext Trial core get_data_config get_download_data_dir get_experiment_config "
     "get_hyperparameter get_hyperparameters get_trial_seed",
 }
@@ -32,4 +34,5 @@ _MODULES = "errors estimator experiment experimental horovod keras native tensor
 
 __all__ = [*" ".join([_MODULES, *_HOMES.values()]).split()]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_load, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__ = naming_successors(__name__, _load)

@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field
 from generic_trainer._core.options import STRICT, Expected, reported
 from generic_trainer._core.texts import describe, is_number
 from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.trials._gone import NamesSuccessors
 from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters
 from generic_trainer.trials.errors import InvalidExperimentException
 
@@ -76,7 +77,7 @@ _DEFAULTS: Mapping[str, Any] = {
 _logger = logging.getLogger(__name__)
 
 
-class ExperimentConfig(dict[str, Any]):
+class ExperimentConfig(NamesSuccessors, dict[str, Any]):
     """The mapping that the user wrote, with methods for the most used fields.
 
     | field | meaning |

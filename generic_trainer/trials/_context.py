@@ -7,16 +7,20 @@ import dataclasses
 import logging
 import random
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.cluster import training_addresses
+from generic_trainer._core.files import is_remote
+from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed, get_strategy
 from generic_trainer.trials._config import ExperimentConfig
 from generic_trainer.trials._dataset_cache import DatasetCache
+from generic_trainer.trials._gone import NamesSuccessors
 from generic_trainer.trials._pipeline import Pipeline, current_pipeline, get_pipeline
 from generic_trainer.trials._trial import HorovodContext, TrialRun, global_batch_size, sole_trial
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
@@ -34,8 +38,12 @@ _logger = logging.getLogger(__name__)
 C = TypeVar("C", bound="TrialContext")
 
 
-class DistributedContext:
-    """The place of this process among those that train the trial."""
+class DistributedContext(NamesSuccessors):
+    """The place of this process among those that train the trial, and what they exchange.
+
+    Values that are exchanged are numbers, strings, arrays, containers of them, and objects of the
+    user's own classes; see `generic_trainer.training.distributed.gather`.
+    """
 
     def __init__(self, slots: int) -> None:
         """Takes the number of slots of the trial, in all processes together."""
@@ -49,7 +57,7 @@ class DistributedContext:
 
     def get_local_rank(self) -> int:
         """Returns the rank of this process among those on its machine."""
-        return self._hosts[: self._rank].count(self._hosts[self._rank])
+        return self._local_ranks.index(self._rank)
 
     def get_size(self) -> int:
         """Returns the number of slots of the trial."""
@@ -59,8 +67,58 @@ class DistributedContext:
         """Returns the number of machines."""
         return len({*self._hosts})
 
+    rank = property(get_rank)
+    local_rank = property(get_local_rank)
+    size = property(get_size)
+    cross_size = property(get_num_agents)
 
-class TrialContext:
+    @property
+    def cross_rank(self) -> int:
+        """The number of this machine, from 0, in the order of their first processes."""
+        return [*dict.fromkeys(self._hosts)].index(self._hosts[self._rank])
+
+    @property
+    def local_size(self) -> int:
+        """The number of processes on this machine."""
+        return len(self._local_ranks)
+
+    @property
+    def _local_ranks(self) -> list[int]:
+        here = self._hosts[self._rank]
+        return [rank for rank, host in enumerate(self._hosts) if host == here]
+
+    def allgather(self, stuff: Any) -> list[Any]:
+        """Returns the values of all processes, by rank."""
+        return distributed.gather(stuff)
+
+    def gather(self, stuff: Any) -> list[Any] | None:
+        """Returns the values of all processes, by rank, to that of rank 0; None to the others."""
+        values = self.allgather(stuff)
+        return None if self._rank else values
+
+    def broadcast(self, stuff: Any) -> Any:
+        """Returns the value of the process of rank 0, in all of them."""
+        return self.allgather(None if self._rank else stuff)[0]
+
+    def allgather_local(self, stuff: Any) -> list[Any]:
+        """Returns the values of the processes on this machine, by rank.
+
+        All processes of the trial must call this, and the other methods for one machine.
+        """
+        values = self.allgather(stuff)
+        return [values[rank] for rank in self._local_ranks]
+
+    def gather_local(self, stuff: Any) -> list[Any] | None:
+        """Returns the values on this machine in its first process; None in the others."""
+        values = self.allgather_local(stuff)
+        return None if self.local_rank else values
+
+    def broadcast_local(self, stuff: Any) -> Any:
+        """Returns the value of the first process of this machine."""
+        return self.allgather_local(None if self.local_rank else stuff)[0]
+
+
+class TrialContext(NamesSuccessors):
     """A trial's configuration, hyperparameters, batch sizes, seed and place.
 
     Attributes:
@@ -71,6 +129,7 @@ class TrialContext:
     """
 
     experimental_class = DatasetCache
+    _scratch: ScratchFolder | None = None
 
     def __init__(self, env: TrialRun, hvd_config: HorovodContext | None = None) -> None:
         """Takes a trial.
@@ -241,6 +300,30 @@ class TrialContext:
         """
         self._check_managed("experiment")
         return 1
+
+    def get_initial_batch(self) -> int:
+        """Returns the batches that the trial had been trained on when it was built or restored."""
+        return self._run.batches_trained
+
+    def get_tensorboard_path(self) -> Path:
+        """Returns the directory for event files of this trial, which the ModelRun artifact keeps.
+
+        Files of the workers other than the first, and of trials outside of an experiment, are
+        deleted with the context.
+
+        Raises:
+            ConfigurationError: the artifact is in a remote file system, which a path cannot name.
+        """
+        directory = self._run.log_dir
+        if directory is None:
+            self._scratch = self._scratch or ScratchFolder("tensorboard-")
+            directory = self._scratch.path
+        if is_remote(directory):
+            raise ConfigurationError(
+                f"get_tensorboard_path: {directory} is remote, and cannot be a pathlib.Path. Write "
+                "with tf.summary.create_file_writer, below get_pipeline().model_run_dir."
+            )
+        return Path(directory)
 
     def get_stop_requested(self) -> bool:
         """Returns whether the trial is to stop after this workload."""

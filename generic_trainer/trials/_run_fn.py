@@ -40,6 +40,7 @@ from generic_trainer.trials._trial import (
     current,
     downloaded,
 )
+from generic_trainer.trials.errors import InvalidHP
 
 _logger = logging.getLogger(__name__)
 
@@ -256,7 +257,7 @@ class ExperimentRun:
         """Trains a trial up to a length; returns its metric, as `Search` takes it.
 
         Where `max_restarts` is given, a trial that fails goes on so many times from its last
-        checkpoint; one of several that fails again is left to itself.
+        checkpoint; one of several that fails again, or that raises `InvalidHP`, is left to itself.
         """
         trial = self.trials.get(sample.trial_id) or self._open(sample)
         settings = self.settings
@@ -270,18 +271,23 @@ class ExperimentRun:
                 break
             except Exception as error:
                 # Other workers wait for one that fails; the launcher starts all of them anew.
+                is_invalid = isinstance(error, InvalidHP)  # it would be in each restart
                 if (
                     distributed.size() > 1
-                    or not settings.max_restarts
+                    or not (settings.max_restarts or is_invalid)
                     or isinstance(error, UnknownMetricError)
                 ):
                     raise
-                _logger.exception("Trial %d failed; restarts left: %d", trial.run.trial_id, left)
+                restarts = 0 if is_invalid else left
+                _logger.exception(
+                    "Trial %d failed; restarts left: %d", trial.run.trial_id, restarts
+                )
                 trial.progress = _progress_of(trial.latest.latest(), known)
-                if not left:
+                if not restarts:
                     if settings.searcher.name == "single":
                         raise
                     trial.error = f"{type(error).__name__}: {error}"
+                    break
         history = trial.progress.history
         validated = {each["batches"]: each.get("validation") for each in history}
         # Workers that share a validation all use the metrics of the chief.

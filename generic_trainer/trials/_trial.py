@@ -13,10 +13,11 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.trials._config import ExperimentConfig, check_fields
+from generic_trainer.trials._gone import NamesSuccessors
 from generic_trainer.trials._hyperparameters import sample
 from generic_trainer.trials._loop import Controller
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
@@ -24,12 +25,26 @@ from generic_trainer.user_code import loaded_modules
 
 _logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # Sections about what only a cluster can do.
 _CLUSTER_ONLY = ("bind_mounts", "checkpoint_storage", "environment", "optimizations", "resources")
 
 
+def _refuse_changes(run_class: type[T]) -> type[T]:
+    def refuse(self: T, name: str, value: Any) -> None:
+        raise ConfigurationError(
+            f"EnvContext.{name} cannot be changed, because restarts build the trial from its "
+            "configuration: set the value there, or keep it in an attribute of your trial."
+        )
+
+    type.__setattr__(run_class, "__setattr__", refuse)
+    return run_class
+
+
+@_refuse_changes
 @dataclasses.dataclass(frozen=True)
-class TrialRun:
+class TrialRun(NamesSuccessors):
     """What a trial is built from.
 
     Attributes:
@@ -90,7 +105,10 @@ class _Core:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"det.core.{name}: Determined's Core API is not covered, but trial classes of 0.12 and "
-            "0.13 are, and later ones as far as they are alike. A loop of your own is a run_fn."
+            "0.13 are, and later ones as far as they are alike. A loop of your own is a run_fn: "
+            "training.CheckpointManager of generic_trainer saves and restores it, "
+            "training.distributed connects its workers, and event files in fn_args.model_run_dir "
+            "hold its metrics."
         )
 
 

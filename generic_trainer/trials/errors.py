@@ -5,8 +5,9 @@
     ConfigurationError (ValueError)
     ├── CheckFailedError              a rule of the trial API is broken
     ├── InvalidArgumentsError         the same, where the original asserted (AssertionError)
-    └── InvalidExperimentException    the order of calls or the configuration cannot work
-        └── InvalidDataTypeException  a data loader returned something else than data
+    ├── InvalidExperimentException    the order of calls or the configuration cannot work
+    │   └── InvalidDataTypeException  a data loader returned something else than data
+    └── InvalidHP                     raised by a trial: its hyperparameters cannot work
 
     import generic_trainer.trials as det
 
@@ -20,12 +21,14 @@ misses; this one does not.
 """
 
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials._gone import naming_successors
 
 __all__ = [
     "CheckFailedError",
     "InvalidArgumentsError",
     "InvalidDataTypeException",
     "InvalidExperimentException",
+    "InvalidHP",
 ]
 
 
@@ -43,3 +46,13 @@ class InvalidExperimentException(ConfigurationError):
 
 class InvalidDataTypeException(InvalidExperimentException):
     """A data loader returned something that cannot be trained on."""
+
+
+class InvalidHP(ConfigurationError):
+    """Code of a trial raises it if the trial's hyperparameters cannot work together.
+
+    The trial ends without a restart, and the search continues with the others.
+    """
+
+
+__getattr__ = naming_successors(__name__)

@@ -121,7 +121,7 @@ def test_estimators_get_the_tensorflow_that_has_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "status", "told"),
     [
-        ("import this_is(", 1, "invalid syntax"),
+        ("import this_is(", 2, "invalid syntax"),
         ("x = 1\n", 1, "neither TFX's Trainer nor run_fn found"),
         ("from tfx.components import *\nTrainer(run_fn='a.b')", 1, "`import *` is not replaced"),
         ("from tensorflow import estimator as run_fn\nrun_fn.X", 1, "no estimators since 2.16"),
@@ -157,3 +157,88 @@ def test_cells_of_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert after[3]["source"] == ["trainer = GenericTrainer()\n", "trainer"]
     file.write_text("[]")
     assert cli.main(["migrate", str(file)]) == 2
+
+
+def test_each_file_has_its_own_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    contents = {
+        "broken.py": b"import this_is(",
+        "unknown.py": b"# coding: klingon\n",
+        "empty.ipynb": b"",
+        "wrong.ipynb": b"[]",
+        "good.py": b"from tfx.components import Trainer\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    paths = [str(tmp_path / name) for name in contents]
+
+    assert cli.main(["migrate", *paths, "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)["files"]
+    errors = {Path(path).name: outcome.get("error") for path, outcome in found.items()}
+    assert errors["good.py"] is errors["empty.ipynb"] is None
+    assert "invalid syntax" in errors["broken.py"]
+    assert "unknown encoding" in errors["unknown.py"]
+    assert "cannot be read" in errors["wrong.ipynb"]
+
+    assert cli.main(["migrate", *paths, "--write"]) == 2
+    shown = capsys.readouterr()
+    assert f"+{OURS} as Trainer" in shown.out
+    assert "broken.py:1: invalid syntax" in shown.err
+    assert (tmp_path / "good.py").read_text() == f"{OURS} as Trainer\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            b"\xef\xbb\xbffrom tfx.components import Trainer\n",
+            f"\ufeff{OURS} as Trainer\n".encode(),
+        ),
+        (
+            "# coding: latin-1\n# Größe\nfrom tfx.components import Trainer\n".encode("latin-1"),
+            f"# coding: latin-1\n# Größe\n{OURS} as Trainer\n".encode("latin-1"),
+        ),
+        (
+            b"from tfx.components import (\r\n  Pusher,\r\n  Trainer,\r\n)\r\nx = 1\r\n",
+            b"from tfx.components import (\r\n  Pusher,\r\n)\r\n"
+            + f"{OURS} as Trainer\r\nx = 1\r\n".encode(),
+        ),
+        (
+            b"from tfx.components import (  # all\n    A,  # first\n    Trainer,  # second\n"
+            b"    # third\n    B\n)\n",
+            f"from tfx.components import (  # all\n    A,  # first\n    # second\n"
+            f"    # third\n    B\n)\n{OURS} as Trainer\n".encode(),
+        ),
+        (
+            b"if True:\n    from tfx.components import (  # noqa\n"
+            b"        Trainer as T # ours\n    )\n",
+            f"if True:\n    # noqa\n    # ours\n    {OURS} as T\n".encode(),
+        ),
+        (
+            b"from tfx.components import (A # first\n    , Trainer # second\n    , B)\n",
+            b"from tfx.components import (A # first\n # second\n    , B)\n"
+            + f"{OURS} as Trainer\n".encode(),
+        ),
+    ],
+    ids=["BOM", "Latin-1", "CRLF", "comments", "comments alone", "commas first"],
+)
+def test_a_file_keeps_its_form(before: bytes, after: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.py"
+    file.write_bytes(before)
+    assert cli.main(["migrate", str(file), "--write"]) == 0
+    assert file.read_bytes() == after
+
+
+@pytest.mark.parametrize("first", ["%%time", "%%capture out", "%%skip_for_export", "%%timeit -n 1"])
+def test_a_cell_that_runs_as_python_is_changed(first: str, tmp_path: Path) -> None:
+    others = ["x = !ls -l\n", "y, z = %time f()\n", "tfx?\n", "?tfx.v1\n", "if x:\n", "  x??\n"]
+    source = [f"{first}\n", *others, "from tfx.components import Trainer\n", "a = 'what?'"]
+    file = tmp_path / "pipeline.ipynb"
+    cell = {"cell_type": "code", "source": source}
+    shell = {"cell_type": "code", "source": ["%%bash\n", "from tfx.components import Trainer"]}
+    file.write_text(json.dumps({"cells": [cell, shell], "nbformat": 4}))
+
+    assert cli.main(["migrate", str(file), "--write"]) == 0
+
+    edited, untouched = json.loads(file.read_text())["cells"]
+    assert untouched == shell
+    assert edited["source"] == [f"{first}\n", *others, f"{OURS} as Trainer\n", "a = 'what?'"]

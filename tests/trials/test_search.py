@@ -8,6 +8,7 @@ import pytest
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._search import Search
+from generic_trainer.trials.errors import InvalidHP
 from tests.trials.descent import BEST_RATE, RATE, Descent, watched
 
 
@@ -195,3 +196,18 @@ def test_a_trial_that_fails_is_restarted_and_then_left(run_experiment):
     assert failures == 2 + 3
     assert [trial["error"] for trial in trials] == [None, "OSError: the disk is away", None]
     assert [trial["batches"] for trial in trials] == [8, 0, 8]
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_trial_whose_hyperparameters_cannot_work_is_left(run_experiment, restarts):
+    built = []
+
+    def refuse(run, controller):
+        built.append(run.trial_id)
+        if run.trial_id == 2:
+            raise InvalidHP("more heads than units")
+
+    config = {**descending(max_trials=3), "max_restarts": restarts}
+    trials = run_experiment(watched(refuse), config)
+    assert built.count(2) == 1
+    assert [trial["error"] for trial in trials] == [None, "InvalidHP: more heads than units", None]

@@ -4,6 +4,7 @@ The names are those of `determined.estimator`. `tf.estimator` itself comes from
 `generic_trainer.estimator`: ``from generic_trainer.estimator import tf``.
 """
 
+from generic_trainer.trials._gone import naming_successors
 from generic_trainer.trials.estimator._context import (
     EstimatorContext,
     EstimatorExperimentalContext,
@@ -34,3 +35,5 @@ __all__ = [
     "ServingInputReceiverFn",
     "init",
 ]
+
+__getattr__ = naming_successors(__name__)

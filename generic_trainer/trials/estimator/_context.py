@@ -58,6 +58,24 @@ class MetricReducer(abc.ABC):
 class EstimatorExperimentalContext(DatasetCache):
     """What was experimental in Determined: cached datasets, and metrics computed by Python."""
 
+    def make_metric(self, metric: Any, reducer: Any, numpy_dtype: Any) -> Any:
+        """Returns the metric of the context's own `make_metric`."""
+        return self._context.make_metric(metric, reducer, numpy_dtype)
+
+    def allgather_metrics(self, metrics: Any) -> list[Any]:
+        """Returns the values of all processes, by rank; see `DistributedContext.allgather`."""
+        return distributed.gather(metrics)
+
+
+class EstimatorContext(TrialContext):
+    """What the model and input functions call back.
+
+    Attributes:
+        experimental: `cache_train_dataset` and `cache_validation_dataset`, and `make_metric` too.
+    """
+
+    experimental_class = EstimatorExperimentalContext
+    _has_optimizer = False
     _last_value: tf.Tensor | None = None
 
     def make_metric(
@@ -105,17 +123,6 @@ class EstimatorExperimentalContext(DatasetCache):
         with tf.control_dependencies(ordered):
             value = self._last_value = tf.numpy_function(reduce, [], dtype)
         return value, update.op
-
-
-class EstimatorContext(TrialContext):
-    """What the model and input functions call back.
-
-    Attributes:
-        experimental: `make_metric`, `cache_train_dataset` and `cache_validation_dataset`.
-    """
-
-    experimental_class = EstimatorExperimentalContext
-    _has_optimizer = False
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Returns the optimizer; on several slots the estimator has gradients averaged.

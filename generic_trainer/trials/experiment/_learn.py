@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from generic_trainer import estimator as tf_estimator
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.estimator import tf1
@@ -153,8 +155,9 @@ def _chosen(values: Any, key: str | None) -> Any:
 
 
 def take_arrays(estimator: Any) -> Any:
-    """Gives an estimator `fit` and `evaluate`, and returns it; TensorFlow lets no class do so."""
-    estimator.fit, estimator.evaluate = (functools.partial(f, estimator) for f in (fit, evaluate))
+    """Gives an estimator methods that take arrays; TensorFlow lets no class do so."""
+    for method in (fit, evaluate, predict):
+        setattr(estimator, method.__name__, functools.partial(method, estimator))
     return estimator
 
 
@@ -176,13 +179,89 @@ def evaluate(
     return tf_estimator.Estimator.evaluate(estimator, input_fn, **named)
 
 
+def predict(estimator: Any, x: Any = None, *args: Any, input_fn: Any = None, **named: Any) -> Any:
+    """Yields the predictions, a dict for each row, of an input function or arrays x [N, ...].
+
+    `outputs` are the keys of the predictions to return, by default all of them. With
+    `as_iterable=False` they are in a list.
+    """
+    if callable(x):  # tf.estimator's first argument is the input function
+        input_fn = x
+    elif input_fn is None:
+        input_fn = _reader(estimator, x, None, named, num_epochs=1, shuffle=False)
+    if "outputs" in named:
+        named["predict_keys"] = named.pop("outputs")
+    is_iterable = named.pop("as_iterable", True)
+    found = tf_estimator.Estimator.predict(estimator, input_fn, *args, **named)
+    return found if is_iterable else [*found]
+
+
+class SKCompat:
+    """`tf.contrib.learn.SKCompat`: an estimator with scikit-learn's methods, for arrays."""
+
+    def __init__(self, estimator: Any) -> None:
+        """Takes an estimator of `learn` or of `tf.estimator`."""
+        self._estimator = estimator
+
+    def fit(self, x: Any, y: Any, batch_size: int = 128, **named: Any) -> Any:
+        """Trains for `steps` or up to `max_steps`, and returns itself."""
+        fit(self._estimator, x, y, batch_size=batch_size, **named)
+        return self
+
+    def score(self, x: Any, y: Any, batch_size: int = 128, **named: Any) -> Any:
+        """Returns the metrics of one pass over the arrays."""
+        return evaluate(self._estimator, x, y, batch_size=batch_size, **named)
+
+    def predict(self, x: Any, batch_size: int = 128, outputs: Any = None) -> dict[str, Any]:
+        """Returns name → predictions [N, ...]."""
+        rows = [*predict(self._estimator, x, batch_size=batch_size, predict_keys=outputs)]
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+class PredictionKey:
+    """`tf.contrib.learn.PredictionKey`: names of predictions, of the estimators of now."""
+
+    CLASSES, PROBABILITIES, LOGITS, LOGISTIC = "classes", "probabilities", "logits", "logistic"
+    SCORES = "predictions"
+
+
+class ProblemType:
+    """`tf.contrib.learn.ProblemType`, for `ModelFnOps(output_alternatives=...)`."""
+
+    UNSPECIFIED, CLASSIFICATION, LINEAR_REGRESSION, LOGISTIC_REGRESSION = range(4)
+
+
+def infer_real_valued_columns_from_input(x: Any) -> list[Any]:
+    """Returns the numeric columns of an array [N, ...], named "", or of a dict of arrays."""
+    arrays = x if isinstance(x, Mapping) else {"": x}
+    return [
+        tf1.feature_column.numeric_column(name, np.shape(arrays[name])[1:] or (1,))
+        for name in sorted(arrays)
+    ]
+
+
+def batch_and_drop_remainder(batch_size: int) -> Callable[[Any], Any]:
+    """Returns what `Dataset.apply` takes, to make batches and leave out a smaller last one."""
+    return lambda dataset: dataset.batch(batch_size, drop_remainder=True)
+
+
+def padded_batch_and_drop_remainder(
+    batch_size: int, padded_shapes: Any, padding_values: Any = None
+) -> Callable[[Any], Any]:
+    """Returns what `Dataset.apply` takes, to make padded batches of the same number of rows."""
+    return lambda dataset: dataset.padded_batch(
+        batch_size, padded_shapes, padding_values, drop_remainder=True
+    )
+
+
 def _reader(estimator: Any, x: Any, y: Any, named: dict[str, Any], **options: Any) -> Any:
     """Returns an input function of arrays, and takes `batch_size` from the arguments.
 
     The premade estimators of then called a feature that is one array "".
     """
     features = x if isinstance(x, Mapping) or isinstance(estimator, Estimator) else {"": x}
-    size = named.pop("batch_size", None) or len(y)
+    first = next(iter(x.values())) if isinstance(x, Mapping) else x
+    size = named.pop("batch_size", None) or len(first)
     return tf1.estimator.inputs.numpy_input_fn(features, y, size, **options)
 
 
@@ -264,6 +343,25 @@ def embed_sequence(
     with tf1.variable_scope(scope, "EmbedSequence", [ids], reuse=reuse):
         table = tf1.get_variable("embeddings", [vocab_size, embed_dim], **named)
         return tf1.nn.embedding_lookup(table, ids)
+
+
+def bow_encoder(
+    ids: Any, vocab_size: int, embed_dim: int, sparse_lookup: bool = True, **named: Any
+) -> Any:
+    """Returns the mean of the embeddings [batch, embed_dim] of ids [batch, length].
+
+    A sparse lookup leaves out ids that are 0, as ids of a dense tensor, and is for sparse ones.
+    """
+    scope, reuse = named.pop("scope", None), named.pop("reuse", None)
+    is_sparse = isinstance(ids, tf1.SparseTensor)
+    if is_sparse and not sparse_lookup:
+        raise TypeError("bow_encoder: sparse ids need sparse_lookup=True")
+    with tf1.variable_scope(scope, "bow_encoder", [ids], reuse=reuse):
+        table = tf1.get_variable("embeddings", [vocab_size, embed_dim], **named)
+        if not sparse_lookup:
+            return tf1.reduce_mean(tf1.nn.embedding_lookup(table, ids), axis=1)
+        sparse = ids if is_sparse else tf1.sparse.from_dense(ids)
+        return tf1.nn.safe_embedding_lookup_sparse([table], sparse, default_id=0, combiner="mean")
 
 
 def forward_features(estimator: Any, keys: Any = None, sparse_default_values: Any = None) -> Any:

@@ -27,9 +27,10 @@ import inspect
 import logging
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -49,20 +50,25 @@ __all__ = ["ExportStrategy", "ModeKeys", "RunConfig", "make_export_strategy"]  #
 _LOOKUP_OPS = internals.TF_LOOKUP_OPS.path
 # Part of tf.contrib → where its names are looked up, one after another.
 _PARTS = {
-    "data": "tf1.data.experimental tf1.data",
+    "autograph": "tf1.autograph",
+    "cluster_resolver": "tf1.distribute.cluster_resolver",
+    "data": "._learn tf1.data.experimental tf1.data",
     "eager": "._learn tf1",
     "estimator": "._learn generic_trainer.estimator generic_trainer.estimator.experimental",
     "feature_column": "tf1.feature_column",
     "framework": "tf1.train tf1 tf_slim",
     "layers": "._learn tf1.feature_column tf_slim.layers tf_slim",
     "learn": ". ._learn .learn_runner tf1.estimator tf1.estimator.inputs tf1.estimator.export",
+    "lite": "tf1.lite",
     "lookup": _LOOKUP_OPS,
     "losses": "tf_slim.losses",
     "metrics": "tf_slim.metrics",
     "python": "tensorflow_estimator.{path} tf1.estimator",  # of TensorFlow, beside `contrib`
     "rnn": "tf1.nn.rnn_cell tf1.nn",
+    "signal": "tf1.signal",
     "slim": "tf_slim tf_slim.nets",
     "training": ". tf_slim.training.training tf_slim.training.evaluation",
+    "util": "tf1",
 }
 # Modules inside the parts, each of which has the names of the whole part.
 _MODULES = (
@@ -100,18 +106,11 @@ _ARGUMENTS = (
 )
 # Arguments that are taken and ignored, where a function does not take them.
 _IGNORED = {"combiner", "dtype", "enable_centered_bias", "fix_global_step_increment_bug", "scope"}
-# Parts and names that have left TensorFlow → what took their place.
-_GONE = {
-    "distribute": "tf.distribute",
-    "distributions": "the package tensorflow_probability",
-    "keras": "tf.keras",
-    "layers.weighted_sum_from_feature_columns": "tf.feature_column.linear_model",
-    "learn.datasets": "tf.keras.datasets, or sklearn.datasets,",
-    "learn.monitors": "tf.train.SessionRunHook, also in Experiment(train_monitors=[...]),",
-    "predictor": 'tf.saved_model.load(path).signatures["serving_default"]',
-    "seq2seq": "tf.keras.layers.RNN and Attention",
-    "summary": "tf.summary",
-    "tpu": "tf.distribute.TPUStrategy, in a run_fn,",
+# Names that moved into another place than their part's.
+_MOVED = {
+    "layers.embedding_lookup_unique": "tf1.nn.embedding_lookup",
+    "layers.safe_embedding_lookup_sparse": "tf1.nn.safe_embedding_lookup_sparse",
+    "util.constant_value": "tf1.get_static_value",
 }
 
 _logger = logging.getLogger(__name__)
@@ -126,6 +125,8 @@ class _Part(ModuleType):
         path = _path(self.__name__)
         part = path.partition(".")[0]
         _refuse(f"{part}.{name}")
+        if f"{part}.{name}" in _MOVED:
+            return _source(_MOVED[f"{part}.{name}"])
         for source in _PARTS[part].format(path=path).split():
             with contextlib.suppress(AttributeError, ModuleNotFoundError):
                 found = getattr(_source(source), _RENAMED.get(name, name))
@@ -138,7 +139,9 @@ class _Part(ModuleType):
                 "pip install tf_slim, or GenericTrainer's extra `slim`."
             )
         raise AttributeError(
-            f"tf.contrib.{path}.{name} is not in {_PARTS[part].replace(' ', ' or ')}"
+            f"tf.contrib.{path}.{name} is not available here, and no successor of it is known: "
+            "check the spelling, or write it with the names of TensorFlow 1.",
+            name=name,
         )
 
 
@@ -176,9 +179,17 @@ def _source(name: str) -> Any:
     return importlib.import_module(name, __package__)
 
 
+@functools.cache
+def _successors() -> Mapping[str, str]:
+    """Returns each part or name that has left TensorFlow, and what took its place."""
+    text = Path(__file__).with_name("contrib_names.txt").read_text("utf-8")
+    lines = (line.split(" <- ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: successor for successor, names in lines for name in names.split()}
+
+
 def _refuse(path: str) -> None:
-    if path in _GONE:
-        raise ConfigurationError(f"tf.contrib.{path} is gone: {_GONE[path]} took its place")
+    if path in _successors():
+        raise ConfigurationError(f"tf.contrib.{path} is gone: {_successors()[path]} took its place")
 
 
 def _as_then(now: Any, name: str) -> Any:

@@ -5,6 +5,7 @@ The names are those of `determined.keras`, for Keras 2 and Keras 3::
     from generic_trainer.trials.keras import TFKerasTrial, TFKerasTrialContext, callbacks
 """
 
+from generic_trainer.trials._gone import naming_successors
 from generic_trainer.trials.keras import callbacks, data
 from generic_trainer.trials.keras._context import (
     TFKerasContext,
@@ -45,3 +46,5 @@ __all__ = [
 
 # Scripts that Determined shipped import the name with the underscore.
 _ArrayLikeAdapter = ArrayLikeAdapter
+
+__getattr__ = naming_successors(__name__)

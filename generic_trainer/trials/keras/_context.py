@@ -25,6 +25,7 @@ _FIT_OPTIONS: Mapping[str, Any] = {
     "workers": 1,
     "use_multiprocessing": False,
     "max_queue_size": 10,
+    "shuffle": False,
     "validation_steps": None,
 }
 
@@ -106,6 +107,7 @@ class TFKerasContext(TrialContext):
         workers: int | None = None,
         use_multiprocessing: bool | None = None,
         max_queue_size: int | None = None,
+        shuffle: bool | None = None,
         validation_steps: int | None = None,
     ) -> None:
         """Sets how to train; options whose argument is None stay as they were.
@@ -116,6 +118,8 @@ class TFKerasContext(TrialContext):
             workers: threads that read a Keras Sequence; 0 is the training thread.
             use_multiprocessing: has no effect: they are threads.
             max_queue_size: batches that they read ahead.
+            shuffle: whether the training batches of arrays are read in another order in each epoch,
+                drawn with the trial's seed; False by default. Of other data it has no effect.
             validation_steps: batches of a Dataset that are validated on; by default all.
         """
         given = locals()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 ArrayLike: TypeAlias = np.ndarray | list[np.ndarray] | dict[str, np.ndarray]
 InputData: TypeAlias = tf.keras.utils.Sequence | tf.data.Dataset | SequenceAdapter | tuple[Any, ...]
 KerasInputData: TypeAlias = InputData
+
+_logger = logging.getLogger(__name__)
 
 # The data loaders of a trial.
 TRAINING, VALIDATION = "build_training_data_loader", "build_validation_data_loader"
@@ -79,6 +82,8 @@ def make_data(data: Any, context: TFKerasContext, loader: str) -> Data:
     """
     if isinstance(data, tuple) and len(data) in (2, 3):
         return _arrays(data, context, loader)
+    if context.fit_options.shuffle and loader == TRAINING:
+        _logger.warning("shuffle=True has no effect, except on arrays: shuffle in %s", loader)
     if isinstance(data, tf.data.Dataset):
         context.check_dataset()
         steps = context.fit_options.validation_steps
@@ -152,7 +157,11 @@ def _arrays(data: tuple[Any, ...], context: TFKerasContext, loader: str) -> Data
 
     rank, workers = context.share
     # What is left over of the last global batch is dropped; each worker has as many of the others.
-    training = tf.data.Dataset.range(count // whole * (whole // size)).shard(workers, rank)
+    batches = count // whole * (whole // size)
+    training = tf.data.Dataset.range(batches)
+    if context.fit_options.shuffle:  # in the same order on all workers
+        training = training.shuffle(batches, seed=context.get_trial_seed())
+    training = training.shard(workers, rank)
     validation = tf.data.Dataset.range(-(-count // size))
     return Data(*(each.map(batch).prefetch(tf.data.AUTOTUNE) for each in (training, validation)))
 

@@ -41,7 +41,7 @@ def steps_of(folder):
 
 def test_names_of_tensorflow_1():
     assert tf1.estimator is v1
-    assert tf1.placeholder is tf.compat.v1.placeholder
+    assert tf1.get_variable is tf.compat.v1.get_variable
     assert tf1.contrib is contrib
     assert callable(tf1.layers.dense)
 
@@ -66,6 +66,13 @@ def test_names_of_tensorflow_1():
         ("data.map_and_batch", tf.compat.v1.data.experimental.map_and_batch),
         ("framework.get_global_step", tf.compat.v1.train.get_global_step),
         ("framework.nest", tf.compat.v1.nest),
+        ("util.nest", tf.compat.v1.nest),
+        ("util.constant_value", tf.compat.v1.get_static_value),
+        ("layers.safe_embedding_lookup_sparse", tf.compat.v1.nn.safe_embedding_lookup_sparse),
+        ("learn.PredictionKey.CLASSES", "classes"),
+        ("learn.ProblemType.CLASSIFICATION", 1),
+        ("signal.stft", tf.compat.v1.signal.stft),
+        ("lite.TFLiteConverter", tf.compat.v1.lite.TFLiteConverter),
     ],
 )
 def test_names_of_contrib(name, meant):
@@ -82,10 +89,10 @@ def test_names_of_slim():
 
 
 def test_names_that_contrib_has_not(monkeypatch):
-    with pytest.raises(AttributeError, match=r"tf\.contrib\.learn\.Experimentt is not in"):
+    with pytest.raises(AttributeError, match=r"tf\.contrib\.learn\.Experimentt is not available"):
         _ = tf1.contrib.learn.Experimentt
-    with pytest.raises(AttributeError, match=r"tf\.contrib\.gan is not available here"):
-        _ = tf1.contrib.gan
+    with pytest.raises(AttributeError, match=r"tf\.contrib\.gam is not available here"):
+        _ = tf1.contrib.gam
     with pytest.raises(ImportError, match="learn_runer"):
         importlib.import_module(f"{contrib.__name__}.learn.python.learn.learn_runer")
     monkeypatch.setitem(sys.modules, "tf_slim", None)
@@ -99,6 +106,10 @@ def test_names_that_contrib_has_not(monkeypatch):
         ("tpu", "tf.distribute.TPUStrategy"),
         ("learn.datasets", "sklearn.datasets"),
         ("learn.python.learn.datasets", "sklearn.datasets"),
+        ("learn.preprocessing", "TextVectorization"),
+        ("crf", "a loss of your own"),
+        ("rnn.LSTMBlockFusedCell", "rnn_cell.LSTMCell"),
+        ("estimator.multi_label_head", "tf.estimator.MultiLabelHead"),
     ],
 )
 def test_what_is_gone_names_what_took_its_place(path, place):
@@ -139,6 +150,44 @@ def test_premade_estimators_fit_and_evaluate_arrays_and_input_functions(tmp_path
     assert {"accuracy", "loss", "zeros", "global_step"} <= found.keys()
     del found["zeros"]
     assert made.evaluate(input_fn=read, steps=3) == found  # of the same twelve rows
+
+
+def test_estimators_predict_arrays(tmp_path):
+    learn = tf1.contrib.learn
+    x = np.arange(6, dtype=np.float32).reshape(6, 1)
+    columns = learn.infer_real_valued_columns_from_input(x)
+    assert columns == [tf1.feature_column.numeric_column("", (1,))]
+    made = learn.LinearRegressor(columns, model_dir=str(tmp_path), optimizer="Adam")
+    made.fit(x, 2 * x, steps=1)
+    names = [row.keys() for row in made.predict(x=x, batch_size=4, outputs=["predictions"])]
+    assert names == [{"predictions"}] * 6
+    read = tf1.estimator.inputs.numpy_input_fn({"": x}, num_epochs=1, shuffle=False)
+    for found in (made.predict(read), made.predict(input_fn=read), made.predict(x)):
+        rows = [row["predictions"].tolist() for row in found]
+        assert rows == [row["predictions"].tolist() for row in made.predict(x, as_iterable=False)]
+    wrapped = learn.SKCompat(made).fit(x, 2 * x, steps=1)
+    assert wrapped.predict(x)[learn.PredictionKey.SCORES].shape == (6, 1)
+    assert wrapped.score(x, 2 * x).keys() >= {"loss"}
+
+
+def test_batches_of_the_same_size():
+    data = tf1.data.Dataset.from_tensor_slices(np.arange(5))
+    contrib_data = tf1.contrib.data
+    whole = data.apply(contrib_data.batch_and_drop_remainder(2))
+    padded = data.apply(contrib_data.padded_batch_and_drop_remainder(2, ()))
+    for batches in (whole, padded):
+        assert [batch.tolist() for batch in batches.as_numpy_iterator()] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(("sparse", "mean"), [(True, [1.5, 0.0]), (False, [1.0, 0.0])])
+def test_a_bag_of_words(sparse, mean):
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        table = tf1.constant_initializer([[0.0], [1.0], [2.0]])
+        found = tf1.contrib.layers.bow_encoder(
+            tf1.constant([[1, 2, 0], [0, 0, 0]]), 3, 1, sparse, initializer=table
+        )
+        session.run(tf1.global_variables_initializer())
+        assert session.run(found)[:, 0].tolist() == mean
 
 
 def test_embeddings_of_a_sequence():

@@ -151,6 +151,25 @@ def test_class_weights_count_in_training_alone(open_trial, one_hot):
     assert trial.validate()["val_loss"] == pytest.approx(np.log(2), rel=1e-5)
 
 
+def test_arrays_are_shuffled_on_request(open_trial):
+    class Drawn(Loader):
+        def __init__(self, context):
+            super().__init__(context)
+            context.configure_fit(shuffle=context.get_hparam("shuffle"))
+
+    def losses(shuffle, seen=6):
+        hparams = {"rate": 0.0, "shuffle": shuffle}
+        trial = open_trial(Drawn, data={"make": lambda context, x, y: (x, y)}, hparams=hparams)
+        return [round(float(trial.train(1)["loss"]), 3) for _ in range(seen)]
+
+    in_order, shuffled = losses(False), losses(True, 30)
+    epochs = [tuple(shuffled[start : start + 3]) for start in range(0, 30, 3)]
+    assert in_order[:3] == in_order[3:]
+    assert {tuple(sorted(epoch)) for epoch in epochs} == {tuple(sorted(in_order[:3]))}
+    assert len({*epochs}) > 1
+    assert losses(True, 30) == shuffled
+
+
 def test_batches_of_a_sequence_may_differ_in_length(open_trial):
     class Growing(Batches):
         def __getitem__(self, index):

@@ -78,6 +78,12 @@ class Shuffled(Subclassed):
         return self.context.wrap_dataset(data)
 
 
+class ShuffledArrays(Subclassed):
+    def build_training_data_loader(self):
+        self.context.configure_fit(shuffle=True)
+        return X, 2 * X
+
+
 class Cached(Subclassed):
     def build_training_data_loader(self):
         @self.context.experimental.cache_train_dataset("x", "1", shuffle=True)
@@ -175,7 +181,8 @@ class Drawn(Subclassed):
 
 
 @pytest.mark.parametrize(
-    "trial_class", [Schedule, Adversarial, Shuffled, Shuffling, Generated, Mapped, Drawn]
+    "trial_class",
+    [Schedule, Adversarial, Shuffled, ShuffledArrays, Shuffling, Generated, Mapped, Drawn],
 )
 def test_losses_go_on(resumed, trial_class):
     expected, found = resumed(trial_class)
