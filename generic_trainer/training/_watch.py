@@ -232,6 +232,11 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
     return Progress()
 
 
+def is_progress(callback: Any) -> bool:
+    """Returns whether a callback is the one that stores the position of a watched `fit`."""
+    return type(callback).__module__ == __name__
+
+
 @contextlib.contextmanager
 def hooked_fits(hook: FitHook) -> Iterator[None]:
     """Runs each call of `fit` within the context in the context of a hook."""
