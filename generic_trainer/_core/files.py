@@ -14,6 +14,8 @@ from generic_trainer.errors import GenericTrainerError
 
 # The file that makes a directory a model; without renames of directories it is moved last.
 _SAVED_MODEL_FILE = "saved_model.pb"
+# A run that fails is moved to a directory beside its own, whose name ends so.
+FAILED_SUFFIX = ".failed"
 _CHUNK_BYTES = 1 << 20
 _SMALL_BYTES = 4 << 20
 _END_BYTES = 64 << 10

@@ -60,3 +60,8 @@ def is_keras_3(thing: Any = None) -> bool:
     packages = (kind.__module__.partition(".")[0] for kind in type(thing).__mro__)
     package = next((name for name in packages if name in _PACKAGES), None)
     return package is not None and keras_version(sys.modules[package]).startswith("3.")
+
+
+def is_class_of_keras(kind: type, *names: str) -> bool:
+    """Returns whether a class is one of Keras with one of the names; a user's may have them too."""
+    return kind.__name__ in names and kind.__module__.partition(".")[0] in _PACKAGES

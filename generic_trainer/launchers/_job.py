@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from generic_trainer._core.cluster import Task
-from generic_trainer._core.files import delete_tree, gfile, is_remote, read_whole, write_whole
+from generic_trainer._core.files import (
+    FAILED_SUFFIX,
+    delete_tree,
+    gfile,
+    is_remote,
+    read_whole,
+    write_whole,
+)
 from generic_trainer._core.keras import same_keras
 from generic_trainer._core.texts import parse_eval_config
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
@@ -34,8 +41,6 @@ _LOG_FILE = "training.log"
 # Beside the artifacts of the node, whose directories TFX deletes when a step fails.
 _CHECKPOINTS_DIR = ".checkpoints"
 _MODEL_RUN = "model_run"
-# Beside the ModelRun artifact.
-_FAILED_SUFFIX = ".failed"
 # What Vertex adds to the name of a node.
 _EXECUTION = re.compile(r"_(-\d+|\d{12,})$")
 # In the directory that is kept of a failed run.
@@ -141,7 +146,7 @@ class TrainingRequest:
     @property
     def failed_run_dir(self) -> str:
         """Directory for the files kept of a failed run, beside the ModelRun artifact."""
-        return self.model_run_dir.rstrip("/") + _FAILED_SUFFIX
+        return self.model_run_dir.rstrip("/") + FAILED_SUFFIX
 
     @property
     def rejected_export_dir(self) -> str:
@@ -245,7 +250,7 @@ def _node_dir(model_run_dir: str) -> str:
        the node's own name (`Trainer_2`).
     3. Anything else: the parent directory.
     """
-    parent, name = os.path.split(model_run_dir.rstrip("/").removesuffix(_FAILED_SUFFIX))
+    parent, name = os.path.split(model_run_dir.rstrip("/").removesuffix(FAILED_SUFFIX))
     if os.path.basename(parent) == _MODEL_RUN:
         return os.path.dirname(parent)
     if name != _MODEL_RUN:

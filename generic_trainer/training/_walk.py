@@ -12,7 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.keras import is_class_of_keras
+
 _SCALARS = {type(None), bool, int, float, complex, str, bytes}
+_LEAVES = (type, tf.Variable, tf.Tensor, tf.types.experimental.Callable)
 _STANDARD = os.path.dirname(os.__file__)
 
 
@@ -50,7 +53,7 @@ def _children(part: Any) -> Iterator[tuple[str, Any]]:
         items = part.items()
     elif isinstance(part, (list, tuple, collections.deque)):
         # Sequential models of both Kerases have one only once they are built.
-        items = enumerate(each for each in part if type(each).__name__ != "InputLayer")
+        items = enumerate(each for each in part if not is_class_of_keras(type(each), "InputLayer"))
     elif _is_followed(part):
         items = list(vars(part).items())
     for number, (name, value) in enumerate(items):
@@ -60,8 +63,9 @@ def _children(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_followed(part: Any) -> bool:
-    # A variable of Keras 3 leads to the one of TensorFlow that it has.
-    if isinstance(part, (type, tf.Variable, tf.Tensor)) or not hasattr(part, "__dict__"):
+    # A variable of Keras 3 leads to the one of TensorFlow that it has. A function leads to all that
+    # its graph uses, such as the optimizer.
+    if isinstance(part, _LEAVES) or not hasattr(part, "__dict__"):
         return False
     package = type(part).__module__.partition(".")[0]
     # A module of the user's may have the name of a standard one, such as `profile`.

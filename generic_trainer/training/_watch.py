@@ -263,6 +263,11 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
     return Progress()
 
 
+def is_progress(callback: Any) -> bool:
+    """Returns whether a callback is the one that stores the position of a watched `fit`."""
+    return type(callback).__module__ == __name__
+
+
 # ---- evaluate, predict, adapt --------------------------------------------------------------------
 
 

@@ -3,7 +3,9 @@
 import collections
 import contextlib
 import copy
+import dis
 import logging
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,12 +13,17 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core import internals
+from generic_trainer._core.keras import is_class_of_keras
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._plain import is_plain
+from generic_trainer.training.resume._callback_files import bring_files, lacks_best, paths_of
+from generic_trainer.training.resume._clocks import ClockReadings, now
 from generic_trainer.training.resume._randomness import is_generator, set_state_of, state_of
 
 # Attributes that `fit` sets, also in the run that resumes.
 _SET_BY_FIT = {"model", "_model", "params", "validation_data"}
+
+_CONTAINERS = (list, dict, set, collections.deque)
 
 _logger = logging.getLogger(__name__)
 
@@ -24,15 +31,35 @@ _logger = logging.getLogger(__name__)
 class CallbackState:
     """The numbers, strings, arrays and generators of callbacks, and containers of them.
 
-    Other attributes (open files, models, functions) are made anew by the run that resumes. So are
-    those with paths: the new run may have another directory.
+    They are attributes, containers of a class, or variables of the function around the callback.
+    Others (open files, models, functions) are made anew by the run that resumes. So are those with
+    paths: the new run may have another directory.
     """
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
-        """Looks at callbacks before their training begins."""
+    def __init__(
+        self, callbacks: Sequence[Any], since: list[float] | None = None, run_dir: str = ""
+    ) -> None:
+        """Looks at callbacks before their first epoch.
+
+        Args:
+            callbacks: of the fit.
+            since: the times before their `on_train_begin`, by default the present; see
+                `_clocks.now`.
+            run_dir: the directory of this run, if their files are copied there.
+        """
+        self._run_dir = run_dir
         self._callbacks = callbacks
+        self._clocks = [ClockReadings(each, since or now()) for each in callbacks]
         self._paths = dict(self._with_paths())
         self._is_logged = False
+
+    @contextlib.contextmanager
+    def hook(self) -> Iterator[None]:
+        """Notes what callbacks read from clocks in a hook that is called within the context."""
+        with contextlib.ExitStack() as stack:
+            for each in self._clocks:
+                stack.enter_context(each.noted())
+            yield
 
     def values(self) -> list[Any]:
         """Returns the present state as plain data."""
@@ -45,7 +72,17 @@ class CallbackState:
                     "they hold paths: %s",
                     ", ".join(changed),
                 )
-        return [[type(each).__name__, _plain_state(each)] for each in self._callbacks]
+        return [
+            [
+                type(callback).__name__,
+                is_optional(callback),
+                _plain_state(callback),
+                _around(callback),
+                paths_of(callback),
+                clocks.state(),
+            ]
+            for callback, clocks in zip(self._callbacks, self._clocks, strict=True)
+        ]
 
     def assign(self, values: list[Any], path: str, is_chief: bool = True) -> None:
         """Restores the result of `values`, which comes from the checkpoint with a path.
@@ -55,8 +92,8 @@ class CallbackState:
         Raises:
             ConfigurationError: other callbacks were saved.
         """
-        expected = [name for name, _ in values]
-        actual = [type(each).__name__ for each in self._callbacks]
+        expected = [name for name, may_lack, *_ in values if not may_lack]
+        actual = [type(each).__name__ for each in self._callbacks if not is_optional(each)]
         if is_chief and expected != actual:
             raise ConfigurationError(
                 f"The checkpoint {path} does not fit the callbacks of fit: it was saved with "
@@ -64,10 +101,25 @@ class CallbackState:
                 "order, or delete it to start afresh."
             )
         # Copied, because callbacks change it, and it may be assigned again.
-        states = iter(copy.deepcopy(values))
-        for callback, own in zip(self._callbacks, actual, strict=True):
-            state: dict[str, Any] = next((state for name, state in states if name == own), {})
-            _set_plain_state(callback, state)
+        states: dict[str, list[Any]] = {}
+        for name, _, *state in copy.deepcopy(values):
+            states.setdefault(name, []).append(state)
+        for callback, clocks in zip(self._callbacks, self._clocks, strict=True):
+            of_name = states.get(type(callback).__name__)
+            if of_name:
+                state, around, paths, readings = of_name.pop(0)
+                if is_chief:
+                    bring_files(callback, paths, self._run_dir)
+                    if lacks_best(callback) and state.pop("best", None) != callback.best:
+                        _logger.warning(
+                            "%s begins with the best model anew: expected that of the earlier run "
+                            "in %s, found none",
+                            type(callback).__name__,
+                            callback.filepath,
+                        )
+                _set_plain_state(callback, state)
+                _set_around(callback, around)
+                clocks.move(readings)
 
     def _with_paths(self) -> Iterator[tuple[str, str]]:
         for callback in self._callbacks:
@@ -100,10 +152,15 @@ def logs_like(logs: Any, numbers: list[np.ndarray] | None) -> Any:
     return tf.nest.pack_sequence_as(logs, values)
 
 
+def is_optional(callback: Any) -> bool:
+    """Returns whether the run that resumes may lack a callback: all that it has are functions."""
+    return is_class_of_keras(type(callback), "LambdaCallback")
+
+
 def _plain_state(callback: Any) -> dict[str, Any]:
     values = {
         name: state_of(value) if is_generator(value) else value
-        for name, value in vars(callback).items()
+        for name, value in {**_of_classes(callback), **vars(callback)}.items()
         if name not in _SET_BY_FIT and not _holds_path(value)
     }
     return {name: value for name, value in values.items() if is_plain(value)}
@@ -115,18 +172,98 @@ def _set_plain_state(callback: Any, state: dict[str, Any]) -> None:
         # changes the sign of `min_delta`, which is saved.
         internals.KERAS_3_SET_MONITOR_OP.of(callback)()
     for name, value in state.items():
-        own = getattr(callback, name, None)
-        # In its place: others may hold it too, such as a `run_fn` that reads its list after `fit`.
-        if is_generator(own):
-            set_state_of(own, value)
-        elif isinstance(own, (list, dict, set, collections.deque)) and type(own) is type(value):
-            own.clear()
-            (own.update if isinstance(own, (dict, set)) else own.extend)(value)
-        else:
+        if not _set_in_place(getattr(callback, name, None), value):
             setattr(callback, name, value)
 
 
-def _holds_path(value: Any) -> bool:
+def _set_in_place(own: Any, value: Any) -> bool:
+    """Sets a generator or container; others may hold it too, such as a `run_fn` after `fit`.
+
+    Returns:
+        False if it is another thing: nothing was changed.
+    """
+    if is_generator(own):
+        set_state_of(own, value)
+    elif isinstance(own, _CONTAINERS) and type(own) is type(value):
+        own.clear()
+        (own.update if isinstance(own, (dict, set)) else own.extend)(value)
+    else:
+        return False
+    return True
+
+
+def _of_classes(callback: Any) -> dict[str, Any]:
+    """Returns the containers that the user's classes of a callback have."""
+    return {
+        name: value
+        for kind in reversed(_classes_of_user(callback))
+        for name, value in vars(kind).items()
+        if isinstance(value, _CONTAINERS) and not name.startswith("__")
+    }
+
+
+def _around(callback: Any) -> dict[str, Any]:
+    """Returns the state that a callback has in the variables of the functions around its own.
+
+    Only containers, and numbers and texts that its functions assign (`nonlocal`): others are set
+    by the new run. Arrays do not change there, and may be as large as all data.
+    """
+    values = {}
+    for name, cell, is_assigned in _cells(callback):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            value = cell.cell_contents
+            is_kept = is_assigned or isinstance(value, _CONTAINERS)
+            if is_kept and not any(map(_is_of_run, _leaves(value))) and is_plain(value):
+                values[name] = value
+    return values
+
+
+def _set_around(callback: Any, state: dict[str, Any]) -> None:
+    for name, cell, is_assigned in _cells(callback):
+        if name in state:
+            own = None
+            with contextlib.suppress(ValueError):
+                own = cell.cell_contents
+            if not _set_in_place(own, state[name]) and is_assigned:
+                cell.cell_contents = state[name]
+
+
+def _cells(callback: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yields the variables around a callback's functions, and whether these assign them."""
+    owners = [callback, *_classes_of_user(callback)]
+    for function in (each for owner in owners for each in vars(owner).values()):
+        if isinstance(function, types.FunctionType) and function.__closure__:
+            assigned = {
+                each.argval
+                for each in dis.get_instructions(function)
+                if each.opname == "STORE_DEREF"
+            }
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
+                yield f"{function.__qualname__}.{name}", cell, name in assigned
+
+
+def _classes_of_user(callback: Any) -> list[type]:
+    ours = ("builtins", "generic_trainer", "keras", "tf_keras")
+    return [
+        kind for kind in type(callback).__mro__ if kind.__module__.partition(".")[0] not in ours
+    ]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
-        return any(map(_holds_path, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, str) and "/" in value
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
+def _holds_path(value: Any) -> bool:
+    return any(map(_is_path, _leaves(value)))
+
+
+def _is_path(leaf: Any) -> bool:
+    return isinstance(leaf, str) and "/" in leaf
+
+
+def _is_of_run(leaf: Any) -> bool:
+    return _is_path(leaf) or (isinstance(leaf, np.ndarray) and leaf.size > 1)

@@ -107,6 +107,7 @@ def resume_callbacks(
         os.path.join(directory, name),
         functools.partial(Schedule, every_steps, every_s),
         preemption_grace_s,
+        getattr(fn_args, "model_run_dir", None) or "",
         max_to_keep=max_to_keep,
         wait_s=wait_s,
     )
@@ -147,7 +148,7 @@ def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
     if saved is None:
         return False
     with fitting(saved.path):
-        ModelState(model).read_weights(saved.path)
-        if not (model.built and model.weights):
+        ModelState(model).read_weights(saved.path, all_now=True)
+        if not model.weights:
             raise ValueError("the model has no weights yet: call it on a batch before")
     return True

@@ -17,18 +17,24 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
-from generic_trainer._core.keras import is_keras_3
+from generic_trainer._core.keras import is_class_of_keras, is_keras_3
 from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.progress import note
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, WorkerLostError
-from generic_trainer.training._watch import RESUMED
+from generic_trainer.training._watch import RESUMED, is_progress
 from generic_trainer.training.distributed import (
     DataParallelStrategy,
     barrier,
     keep_metrics_in_worker_0,
 )
-from generic_trainer.training.resume._callback_state import CallbackState, logs_like, numbers_of
+from generic_trainer.training.resume._callback_state import (
+    CallbackState,
+    is_optional,
+    logs_like,
+    numbers_of,
+)
+from generic_trainer.training.resume._clocks import now
 from generic_trainer.training.resume._draws import Draws
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint, fitting
 from generic_trainer.training.resume._randomness import Unsaved, shared_variables
@@ -44,7 +50,6 @@ from generic_trainer.training.resume._state import ModelState
 
 _logger = logging.getLogger(__name__)
 
-_WITHOUT_STATE = {"LambdaCallback", "ProgbarLogger", "Progress"}
 # Directory of checkpoints → the callback of a fit in this process that has begun and not ended.
 _begun: dict[str, Resume] = {}
 
@@ -107,12 +112,18 @@ class Resume(_OfEitherKeras):
     """
 
     def __init__(
-        self, directory: str, schedule_for: Callable[..., Schedule], grace_s: float, **manager: Any
+        self,
+        directory: str,
+        schedule_for: Callable[..., Schedule],
+        grace_s: float,
+        run_dir: str,
+        **manager: Any,
     ) -> None:
         """See `resume_callbacks`; the further arguments are those of `CheckpointManager`."""
         super().__init__()
         self._open_manager = functools.partial(CheckpointManager, directory, **manager)
         self._directory, self._schedule_for, self._grace_s = directory, schedule_for, grace_s
+        self._run_dir = run_dir
         self._others: list[Any] = []  # of the same fit, once it has begun an epoch
         self._still_s = 0.0  # for the last checkpoint
         self._resources, self._muting = contextlib.ExitStack(), contextlib.ExitStack()
@@ -121,9 +132,14 @@ class Resume(_OfEitherKeras):
         self._iterator: Any = None  # of the current epoch
         self._epoch = 0  # as Keras counts
         self._finds_variables = False
+        self._unsaved: Unsaved | None = None  # until the first step of this process
 
     def __reduce__(self) -> Any:
         return _Copy, ()
+
+    def set_params(self, params: Any) -> None:
+        super().set_params(params)
+        self._since = now()  # which no callback has read a clock before in this fit
 
     def on_train_begin(self, logs: Any = None) -> None:
         if hasattr(self, "_manager"):
@@ -156,8 +172,6 @@ class Resume(_OfEitherKeras):
                 self._begin_replay(saved)
                 opened.enter_context(self._muting)
             self._resources = opened.pop_all()
-        self._function, self.model.train_function = self.model.train_function, self._train
-        self._unsaved: Unsaved | None = Unsaved()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
@@ -213,7 +227,6 @@ class Resume(_OfEitherKeras):
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves that there is nothing left to train: what follows may still be killed."""
-        self.model.train_function = self._function
         with contextlib.closing(self):
             if self._goal is not None:
                 raise data_differ()
@@ -245,14 +258,30 @@ class Resume(_OfEitherKeras):
         where = f"in epoch {len(goal.lengths) + 1} after {goal.batches} of its batches"
         where = "at the end of the training" if goal.done else where
         _logger.info("Resuming %s (%d steps in all), from %s", where, goal.steps, saved.path)
-        self._mute()
 
-    def _mute(self) -> None:
-        """Keeps the replay from calling other callbacks and from evaluating."""
-        for hook in ("on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
-            self._muting.enter_context(self._replaced(hook, functools.partial(self._call, hook)))
-        self.model.evaluate = lambda *args, **kwargs: {}
-        self._muting.callback(delattr, self.model, "evaluate")
+    def _begin_steps(self) -> None:
+        """Takes over the steps, once no callback can raise or evaluate in `on_train_begin`."""
+        self._function, self.model.train_function = self.model.train_function, self._train
+        self._resources.callback(self._give_back)
+        self._unsaved = Unsaved()
+        if self._goal is not None:  # other callbacks are not called
+            for hook in ("on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
+                call = functools.partial(self._call, hook)
+                self._muting.enter_context(self._replaced(hook, call))
+            self._muting.callback(self._mute_evaluation, False)
+
+    def _give_back(self) -> None:
+        if self.model.train_function == self._train:  # and has not been compiled once more
+            self.model.train_function = self._function
+
+    def _mute_evaluation(self, is_muted: bool) -> None:
+        """Keeps `fit` from evaluating after the steps of an epoch; callbacks may before them."""
+        if is_muted == ("evaluate" in vars(self.model)):
+            return
+        if is_muted:
+            self.model.evaluate = lambda *args, **kwargs: {}
+        else:
+            del self.model.evaluate
 
     def _replaced(self, hook: str, around: Callable[..., Any]) -> Any:
         keras: Any = sys.modules["keras" if is_keras_3(self.model) else "tf_keras"]
@@ -263,11 +292,14 @@ class Resume(_OfEitherKeras):
         found: list[Any] = callbacks.callbacks
         if self in found and not hasattr(self, "_callback_state"):
             found.sort(key=lambda each: each is self)
-            self._others += [e for e in found[:-1] if type(e).__name__ not in _WITHOUT_STATE]
-            self._callback_state = CallbackState(self._others)
-            if self._goal is not None and self._goal.first != epoch:
-                self.close()
-                raise data_differ()
+            bars = [each for each in found if is_class_of_keras(type(each), "ProgbarLogger")]
+            others = [e for e in found[:-1] if e not in bars and not is_progress(e)]
+            self._others += [each for each in others if not is_optional(each)]
+            with self._closed_by_errors():
+                self._callback_state = CallbackState(others, self._since, self._run_dir)
+                if self._goal is not None and self._goal.first != epoch:
+                    raise data_differ()
+                self._begin_steps()
             self._position.first = epoch
         return self._call("on_epoch_begin", original, callbacks, epoch, *args)
 
@@ -275,11 +307,15 @@ class Resume(_OfEitherKeras):
         self, hook: str, original: Callable[..., Any], callbacks: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Calls a hook of this callback alone, or of all for the epoch in which `fit` resumes."""
-        is_next = self._goal is None or self._position.lengths == self._goal.lengths
-        if self not in callbacks.callbacks or (hook == "on_epoch_begin" and is_next):
+        if self not in callbacks.callbacks:
             return original(callbacks, *args, **kwargs)
+        is_next = self._goal is None or self._position.lengths == self._goal.lengths
         with self._closed_by_errors():
-            return getattr(self, hook)(*args, **kwargs)
+            if hook != "on_epoch_begin" or not is_next:
+                return getattr(self, hook)(*args, **kwargs)
+            self._mute_evaluation(False)
+            with self._callback_state.hook():
+                return original(callbacks, *args, **kwargs)
 
     @contextlib.contextmanager
     def _closed_by_errors(self) -> Iterator[None]:
@@ -306,6 +342,7 @@ class Resume(_OfEitherKeras):
         if goal is None:
             self._logs = self._function(iterator)
             return self._logs
+        self._mute_evaluation(True)
         lengths = goal.lengths[len(position.lengths) :]
         if lengths and position.batches >= lengths[0]:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")

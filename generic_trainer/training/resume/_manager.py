@@ -246,14 +246,15 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
     def restore_objects(self, objects: Mapping[str, Any]) -> SavedCheckpoint | None:
         """Restores the newest complete checkpoint of `save_objects` into the same objects.
 
-        A model of Keras 3 that has no variables yet is built. Other variables that are made only
-        later get their values when they are made.
+        A model of Keras 3 that has no variables yet is built, or each of its layers. Other
+        variables that are made only later get their values when they are made.
 
         Returns:
             The checkpoint; None if there is none, and nothing was changed.
 
         Raises:
-            TrainingError: an object that has its variables finds none of them in the checkpoint.
+            TrainingError: an object that has its variables finds none of them in the checkpoint, or
+                a layer of Keras 3 cannot be built without data: call the model on a batch before.
         """
         saved = self.latest()
         if saved is None:
@@ -262,7 +263,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         with fitting(saved.path):
             # First, as it builds them: what Keras 3 makes after `read`, some layers have twice.
             for folder, state in _partly_saved(objects, saved.path):
-                state.read_weights(folder)
+                state.read_weights(folder, all_now=True)
             reader = tf.compat.v1.train.NewCheckpointReader(path)  # also on ram://
             for name, each in objects.items():
                 scale = f"{name}/dynamic_scale/.ATTRIBUTES/VARIABLE_VALUE"

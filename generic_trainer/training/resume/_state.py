@@ -12,14 +12,17 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.values import unpickled_data
-from generic_trainer.training._plain import pickled, read_state, taken_state
+from generic_trainer.training._plain import is_plain, pickled, read_state, taken_state
 from generic_trainer.training._walk import walk
 from generic_trainer.training.distributed import gather, rank, size
 from generic_trainer.training.resume._randomness import random_state, set_random_state
@@ -253,20 +256,37 @@ class ModelState:
 
         return write
 
-    def read_weights(self, directory: str) -> None:
+    def read_weights(self, directory: str, *, all_now: bool = False) -> None:
         """Restores the variables that a model is made of; builds it first if it has not been.
 
+        Args:
+            directory: of the checkpoint.
+            all_now: whether `read` does not follow, once all variables have been made.
+
         Raises:
-            ValueError: the model has variables that the checkpoint has not.
+            ValueError: the model has variables that the checkpoint has not; with `all_now`, or
+                layers that cannot be built, whose variables only the checkpoint has.
         """
         self._path, self.saved = tensors_in(directory), read_state(directory, _VALUES)
-        self._adapted, build_config = unpickled_data(self.saved["learned"])
+        self._adapted, build_config, of_layers = unpickled_data(self.saved["learned"])
         if not self._model.built and build_config:
-            self._model.build_from_config(build_config)
+            with warnings.catch_warnings():  # Keras 3 warns if it cannot
+                warnings.simplefilter("ignore")
+                self._model.build_from_config(build_config)
+        if all_now:
+            _build_layers(self._model, of_layers)
         self.find_variables()
         names = filter(lambda name: name.startswith(WEIGHTS), self.variables)
-        if missing := self._read_variables({name: self.variables[name] for name in names})[0]:
+        missing, others = self._read_variables({name: self.variables[name] for name in names})
+        if missing:
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        unbuilt = tuple(WEIGHTS + f"{path}."[1:] for path, _ in _unbuilt(self._model))
+        if all_now and (lacking := sorted(name for name in others if name.startswith(unbuilt))):
+            named = ", ".join(name.removeprefix(WEIGHTS) for name in lacking[:_MOST_NAMED])
+            raise ValueError(
+                f"the model has not made {named} yet, and its layers do "
+                "not know from what: call it on a batch before its weights are restored"
+            )
 
     def read(self) -> None:
         """Restores the state, when all variables have been made.
@@ -293,7 +313,35 @@ class ModelState:
     @functools.cached_property
     def _learned(self) -> bytes:
         """What no step changes, so that it is pickled once."""
-        return pickled((adapted_state(self._model), self._model.get_build_config()))
+        layers = _layers_of_keras_3(self._model)
+        configs = {path: layer.get_build_config() for path, layer in layers}
+        configs = {path: config for path, config in configs.items() if is_plain(config)}
+        return pickled((adapted_state(self._model), self._model.get_build_config(), configs))
+
+
+def _layers_of_keras_3(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the model and the layers below it, with their paths."""
+    for path, part in walk(model, deferred={}):
+        if hasattr(type(part), "get_build_config") and is_keras_3(part):
+            yield path, part
+
+
+def _unbuilt(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the layers that will make variables of their own when they are called.
+
+    Others leave it to the layers below them.
+    """
+    keras: Any = sys.modules.get("keras")
+    for path, layer in _layers_of_keras_3(model):
+        if not layer.built and type(layer).build not in (keras.Layer.build, keras.Model.build):
+            yield path, layer
+
+
+def _build_layers(model: Any, configs: Mapping[str, Any]) -> None:
+    """Builds the layers of a model that cannot be built as a whole, those above others first."""
+    for path, layer in [*_unbuilt(model)]:
+        if not layer.built and configs.get(path):  # one above may have built it
+            layer.build_from_config(configs[path])
 
 
 def tensors_in(directory: str) -> str:

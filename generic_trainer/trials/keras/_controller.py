@@ -173,14 +173,23 @@ class TFKerasController:
                 generator.
         """
         sample = self._sample()
+        averaging = self._averaging_optimizer()
         if not self._is_open:
             checkpoint_dir = checkpoint_dir or self._run.checkpoint_dir
-            if checkpoint_dir is not None and not (self._model.built and self._model.weights):
-                self._build_for_training()  # a model need not call all its parts to predict
+            # A model need not call all its parts to predict, and an optimizer has the averages.
+            is_built = self._model.built and self._model.weights and averaging is None
+            if checkpoint_dir is not None and not is_built:
+                self._build_for_training()
+        if checkpoint_dir is None:
+            self._average_weights(averaging)
         self._end()
         if checkpoint_dir is not None:
+            state = ModelState(self._model, self._context.optimizers)
             with fitting(checkpoint_dir):
-                ModelState(self._model).read_weights(checkpoint_dir)
+                state.read_weights(checkpoint_dir)
+                if averaging is not None:
+                    state.read()
+            self._average_weights(averaging)
         export(*servable(self._model, sample[0]), fn_args)
 
     @_eagerly()
@@ -189,6 +198,17 @@ class TFKerasController:
         self._end()
         self._training.close()
         self._validation.close()
+
+    def _averaging_optimizer(self) -> Any:
+        optimizer = getattr(self._model, "optimizer", None)
+        own = getattr(optimizer, "inner_optimizer", optimizer)  # of one that scales the loss
+        return own if getattr(own, "use_ema", False) else None
+
+    def _average_weights(self, optimizer: Any) -> None:
+        """Gives the model its average weights, as `fit` does at its end."""
+        if optimizer is not None and int(optimizer.iterations):
+            with self._strategy.scope():
+                optimizer.finalize_variable_values(self._model.trainable_variables)
 
     def _end(self) -> None:
         if self._is_open and not self._has_failed:

@@ -181,6 +181,79 @@ def test_layers_in_lists_come_back(tmp_path: Path) -> None:
     assert len(second.weights) == 4
 
 
+def models_in_parts() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """Returns models that Keras 3 cannot build as a whole: functions that make and call them."""
+    keras: Any = importlib.import_module("keras")
+
+    class Scaled(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.scale = self.add_weight(shape=shape[-1:], initializer="random_normal")
+
+        def call(self, x: Any) -> Any:
+            return x * self.scale
+
+    class TwoArguments(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = keras.Sequential([keras.layers.Dense(3), keras.layers.Dropout(0.5)])
+            self.others = [Scaled(), keras.layers.Dense(1)]
+
+        def call(self, x: Any, y: Any) -> Any:
+            return self.others[1](self.others[0](self.first(x, training=True) + self.first(y)))
+
+    class NoCall(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = {"a": keras.layers.Dense(3), "b": keras.Sequential([Scaled()])}
+            self.step = None
+
+        def train(self, x: Any) -> Any:
+            return self.parts["b"](self.parts["a"](x))
+
+    x = tf.ones([2, 2])
+    return {
+        "two arguments": (TwoArguments, lambda model: model(x, x)),
+        "no call": (NoCall, lambda model: model.train(x)),
+    }
+
+
+@pytest.mark.parametrize("name", [*models_in_parts()])
+def test_models_that_are_built_layer_by_layer_come_back(tmp_path: Path, name: str) -> None:
+    make, call = models_in_parts()[name]
+    first, second = make(), make()
+    call(first)
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save_objects(1, {"model": first})
+        manager.restore_objects({"model": second})
+    assert call(second).numpy().tolist() == call(first).numpy().tolist()
+
+
+def test_a_layer_that_cannot_be_built_is_refused(tmp_path: Path) -> None:
+    keras: Any = importlib.import_module("keras")
+
+    class Hidden(keras.layers.Dense):  # type: ignore[misc]
+        def get_build_config(self) -> None:
+            return None
+
+    class Model(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Hidden(1)
+
+        def call(self, x: Any, y: Any) -> Any:
+            return self.layer(x + y)
+
+    first, second, x = Model(), Model(), tf.ones([2, 2])
+    first(x, x)
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save_objects(1, {"model": first})
+        with pytest.raises(TrainingError, match=r"has not made layer\..*call it on a batch before"):
+            manager.restore_objects({"model": second})
+        second(x, x)
+        manager.restore_objects({"model": second})
+    assert second(x, x).numpy().tolist() == first(x, x).numpy().tolist()
+
+
 def test_the_first_loss_of_keras_3_is_scaled_as_the_last_one(tmp_path: Path) -> None:
     by: Any = importlib.import_module("keras").optimizers
     first, second = (by.LossScaleOptimizer(by.SGD(), 8.0, dynamic_growth_steps=1) for _ in range(2))

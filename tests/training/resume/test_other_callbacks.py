@@ -1,20 +1,24 @@
 """Callbacks of a resumed fit see no batch twice, and write into the directory of the new run."""
 
 import collections
+import contextlib
 import copy
 import functools
 import json
 import logging
 import os
+import shutil
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import tensorflow as tf
 
 from generic_trainer import training
 from generic_trainer._core.progress import ProgressReader
 from generic_trainer.training.resume._callback_state import CallbackState
-from tests.training.resume.fits import Ended, fn_args, ones, values
+from tests.training.resume.fits import Ended, ending, fn_args, ones, values
 
 
 def recorder(keras: Any, end: int = 0) -> Any:
@@ -131,3 +135,165 @@ def test_a_replay_whose_first_step_raises_leaves_keras_as_it_was(
         model.fit(ones(), verbose=0, callbacks=resume)
     assert keras.callbacks.CallbackList.on_train_batch_end is on_batch_end
     assert "evaluate" not in vars(model)
+
+
+def batch_recorders(keras: Any) -> dict[str, Any]:
+    """Returns name → function that makes a callback, and one that returns what it has recorded."""
+
+    def of_class() -> Any:
+        class Recorder(keras.callbacks.Callback):
+            losses: ClassVar[list[float]] = []
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                self.losses.append(float(logs["loss"]))
+
+        return Recorder(), lambda: Recorder.losses
+
+    def called_as_ours() -> Any:
+        class Progress(keras.callbacks.Callback):
+            def __init__(self) -> None:
+                super().__init__()
+                self.losses: list[float] = []
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                self.losses.append(float(logs["loss"]))
+
+        callback = Progress()
+        return callback, lambda: callback.losses
+
+    def around() -> Any:
+        losses: list[float] = []
+        count = 0
+
+        def on_end(batch: int, logs: Any) -> None:
+            nonlocal count
+            count += 1
+            losses.append(float(logs["loss"]))
+
+        return keras.callbacks.LambdaCallback(on_train_batch_end=on_end), lambda: (losses, count)
+
+    def evaluating(hook: str) -> Any:
+        class Evaluating(keras.callbacks.Callback):
+            def __init__(self) -> None:
+                super().__init__()
+                self.losses: list[float] = []
+
+        def evaluate(self: Any, *args: Any) -> None:
+            result = self.model.evaluate(ones(), verbose=0, return_dict=True)
+            self.losses.append(float(result["loss"]))
+
+        setattr(Evaluating, hook, evaluate)
+        callback = Evaluating()
+        return callback, lambda: callback.losses
+
+    return {
+        "of_class": of_class,
+        "called_as_ours": called_as_ours,
+        "around": around,
+        "on_epoch_begin": functools.partial(evaluating, "on_epoch_begin"),
+        "on_train_begin": functools.partial(evaluating, "on_train_begin"),
+    }
+
+
+def fit_with(keras: Any, directory: Path, callback: Any, *, end: int = 0, run_dir: str = "") -> Any:
+    """Trains for 3 epochs of 4 steps, at the end of one of which the fit may be killed."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    args = fn_args(directory)
+    args.model_run_dir = run_dir
+    resume = training.resume_callbacks(args, every_steps=1)
+    callbacks = [callback, *resume, ending(keras, end)]
+    with contextlib.suppress(Ended):
+        model.fit(ones(4), epochs=3, verbose=0, validation_data=ones(), callbacks=callbacks)
+    return model
+
+
+@pytest.mark.parametrize("name", [*batch_recorders(tf.keras)])
+def test_what_a_callback_records_is_that_of_an_unbroken_fit(
+    tmp_path: Path, keras: Any, name: str
+) -> None:
+    make = batch_recorders(keras)[name]
+    callback, recorded = make()
+    expected = values(fit_with(keras, tmp_path / "unbroken", callback)), recorded()
+    fit_with(keras, tmp_path / "killed", make()[0], end=7)
+    callback, recorded = make()
+    assert (values(fit_with(keras, tmp_path / "killed", callback)), recorded()) == expected
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_an_error_before_the_first_step_leaves_the_model_as_it_was(
+    tmp_path: Path, keras: Any, hook: str, is_resumed: bool
+) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError("the user's own")
+
+    if is_resumed:
+        fit_with(keras, tmp_path, keras.callbacks.Callback(), end=3)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    failing = keras.callbacks.LambdaCallback(**{hook: fail})
+    callbacks = [keras.callbacks.Callback(), *training.resume_callbacks(fn_args(tmp_path)), failing]
+    with pytest.raises(RuntimeError, match="the user's own"):
+        model.fit(ones(4), verbose=0, callbacks=callbacks)
+    model.evaluate(ones(), verbose=0)
+    before = values(model)
+    history = model.fit(ones(4), verbose=0).history
+    assert history["loss"][0] > 0
+    assert values(model) != before
+
+
+@pytest.mark.parametrize("clock", ["time", "monotonic"])
+def test_a_time_limit_goes_on_where_it_was(
+    tmp_path: Path, keras: Any, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    class TimeStopping(keras.callbacks.Callback):
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.deadline = getattr(time, clock)() + 1000.0
+            self.drawn = float(tf.random.uniform([]))
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.epoch_start = getattr(time, clock)()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if getattr(time, clock)() > self.deadline:
+                self.model.stop_training = True
+
+    first, second = TimeStopping(), TimeStopping()
+    fit_with(keras, tmp_path, first, end=7)
+    original = getattr(time, clock)
+    monkeypatch.setattr(time, clock, lambda: original() + 7200.0)  # two hours later
+    model = fit_with(keras, tmp_path, second)
+    assert int(model.optimizer.iterations) == 12
+    assert first.deadline + 7200.0 <= second.deadline
+    assert second.deadline < getattr(time, clock)() + 1000.0  # less than a new limit
+    assert second.epoch_start > first.deadline
+    assert second.drawn == first.drawn
+
+
+@pytest.mark.parametrize("earlier", ["killed", "failed", "gone"])
+@pytest.mark.parametrize("name", ["best.weights.h5", "{epoch}.weights.h5"])
+def test_the_best_model_of_an_earlier_run_comes_along(
+    tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture, earlier: str, name: str
+) -> None:
+    def fit(run: str, end: int = 0) -> list[str]:
+        directory = tmp_path / run
+        directory.mkdir()
+        best = keras.callbacks.ModelCheckpoint(  # of the first epoch, as the loss becomes smaller
+            str(directory / name), "loss", mode="max", save_best_only=True, save_weights_only=True
+        )
+        fit_with(keras, tmp_path / "checkpoints", best, end=end, run_dir=str(directory))
+        return sorted(each.name for each in directory.iterdir())
+
+    assert fit("first", end=7) == [name.format(epoch=1)]
+    weights = (tmp_path / "first" / name.format(epoch=1)).read_bytes()
+    if earlier == "failed":
+        (tmp_path / "first").rename(tmp_path / "first.failed")
+    elif earlier == "gone":
+        shutil.rmtree(tmp_path / "first")
+    is_gone = earlier == "gone"
+    assert fit("second") == [name.format(epoch=2 if is_gone else 1)]
+    assert ("begins with the best model anew" in caplog.text) == is_gone
+    copied = (tmp_path / "second" / name.format(epoch=2 if is_gone else 1)).read_bytes()
+    assert (copied == weights) != is_gone

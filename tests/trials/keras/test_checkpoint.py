@@ -125,6 +125,36 @@ def test_a_model_that_has_seen_no_data_is_exported(open_trial, tmp_path):
     assert serve(inputs=tf.constant(X))["outputs"].numpy() == pytest.approx(X)
 
 
+@pytest.mark.parametrize("state", ["present", "checkpoint", "restored"])
+@pytest.mark.parametrize("scales_loss", [False, True])
+def test_average_weights_are_published_as_fit_ends_with_them(
+    open_trial, tmp_path, state, scales_loss
+):
+    class Averaged(OneWeight):
+        def make_optimizer(self):
+            own = tf.keras.optimizers.SGD(0.01, use_ema=True, ema_momentum=0.5)
+            return tf.keras.mixed_precision.LossScaleOptimizer(own) if scales_loss else own
+
+        def build_alone(self):
+            model = self.make_model()
+            model.compile(self.make_optimizer(), "mse", jit_compile=False)
+            return model
+
+    model = Averaged(None).build_alone()
+    model.fit(X, 2 * X, batch_size=1, shuffle=False, verbose=0)
+    directory = str(tmp_path / "checkpoint")
+    trial = open_trial(Averaged)
+    trial.train(3)
+    trial.save(directory)
+    if state == "restored":
+        trial = open_trial(Averaged, batches_trained=3, checkpoint_dir=directory)
+    elif state == "checkpoint":
+        trial.train(1)
+    trial.export(make_fn_args(tmp_path), None if state == "present" else directory)
+    found = served(tmp_path)(inputs=tf.constant(X))["outputs"].numpy()
+    assert found == pytest.approx(model.predict(X, verbose=0), rel=1e-5)
+
+
 def test_named_inputs_are_those_of_the_signature(open_trial, tmp_path):
     class Named(OneWeight):
         def make_model(self):
