@@ -96,7 +96,8 @@ def _doctor(options: argparse.Namespace) -> int:
     else:
         for each in observations:
             remedy = f"\n{'':9}→ {each.remedy}" if each.remedy else ""
-            print(f"{each.status.upper():7}  {each.subject}: {each.found}{remedy}")
+            label = "-" if each.status == "missing" else each.status.upper()
+            print(f"{label:7}  {each.subject}: {each.found}{remedy}")
     return int(any(each.status == "fail" for each in observations))
 
 
