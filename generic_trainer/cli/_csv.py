@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -36,6 +37,7 @@ _EVAL_SHARE = 3  # of one file, a third of the rows is for evaluation, as in Csv
 # A column is of numbers, and other cells in it are mistakes, if there are few of them, and alike.
 _NUMBERS_PER_MISTAKE = 50
 _DIFFERENT_MISTAKES = 3
+_CODE = re.compile(r"[+-]?\d+|.*([A-Za-z].*\d|\d.*[A-Za-z]).*")  # beyond 64 bits, or as 136A
 
 _logger = logging.getLogger(__name__)
 
@@ -298,7 +300,7 @@ def _type(cells: Sequence[str]) -> type:
         mistakes = sum(counts[cell] for cell in texts)
         numbers = sum(counts[cell] for cell in found) - mistakes
         are_few = len(texts) <= _DIFFERENT_MISTAKES and numbers >= _NUMBERS_PER_MISTAKE * mistakes
-        if not are_few or any(cell.lstrip("+-").isdigit() for cell in texts):  # beyond 64 bits
+        if not are_few or any(map(_CODE.fullmatch, texts)):
             return str
     return next((kind for kind in (float, int) if kind in found.values()), str)
 

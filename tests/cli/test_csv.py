@@ -59,6 +59,9 @@ COLUMNS = ["area INT", "price FLOAT", "place BYTES"]
             id="text among numbers",
         ),
         pytest.param(
+            table({(3, 0): "1a"}), ["area BYTES", "price FLOAT", "place BYTES"], id="a code"
+        ),
+        pytest.param(
             table({(3, 0): f"1{0:020}"}),
             ["area BYTES", "price FLOAT", "place BYTES"],
             id="beyond 64 bits",
