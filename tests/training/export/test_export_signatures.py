@@ -196,3 +196,15 @@ def test_columns_of_any_name_and_with_missing_values_in_a_signature_of_their_own
         "seats_": [[3], [0]],
         "Seats_": [[b""], [b"cash"]],
     }
+
+
+def test_an_adapted_lookup_layer(keras: Any, tmp_path: Path) -> None:
+    words = keras.layers.StringLookup(output_mode="one_hot")
+    words.adapt(np.array([["a"], ["b"]]))
+    inputs = keras.Input((1,), name="word", dtype="string")
+    model = keras.Model(inputs, words(inputs))
+    spec = {"word": tf.io.FixedLenFeature([1], tf.string)}
+    directory = export_model(model, tmp_path / "1", feature_spec=spec, columns_signature="words")
+    found = tf.saved_model.load(directory).signatures["words"](word=tf.constant(["b", "c"]))
+    words = found["outputs"].numpy()
+    assert words.sum(axis=1).tolist() == [1, 1] and words[1, 0] == 1 and words[0, 0] == 0
