@@ -7,7 +7,7 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from generic_trainer.errors import GenericTrainerError
@@ -125,15 +125,19 @@ def read_whole(path: str) -> bytes:
         return content
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, decode: Callable[[bytes], str] = bytes.decode) -> str:
     """Returns the text of a file; of a local one without importing TensorFlow.
+
+    Args:
+        path: the file.
+        decode: makes the text of the content; by default the content is UTF-8.
 
     Raises:
         OSError: it cannot be read.
         UnicodeDecodeError: it is not text.
     """
     try:
-        return read_whole(path).decode()
+        return decode(read_whole(path))
     except (OSError, UnicodeDecodeError):
         raise
     except Exception as error:  # what it raises depends on the file system

@@ -7,6 +7,7 @@ Python's stack. Reading it raises an error then, so that later code does not hav
 import contextlib
 import difflib
 import functools
+import itertools
 import json
 import math
 import os
@@ -80,6 +81,23 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" with the known name that is nearest, or "" if none is near."""
     near = difflib.get_close_matches(str(name), list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def argument_names(names: Iterable[str]) -> dict[str, str]:
+    """Returns name → name that an input of a signature can have, different for each.
+
+    TensorFlow allows ASCII letters, digits, `_` and `.`, no `_` at the start, and no two names that
+    differ in case alone: `"size (m2)"` becomes `size__m2_`.
+    """
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        cleaned = re.sub(r"[^A-Za-z0-9_.]", "_", name)
+        cleaned = f"column{cleaned}" if cleaned.startswith(("_", ".")) else cleaned
+        choices = itertools.chain([cleaned], (f"{cleaned}_{n}" for n in itertools.count(2)))
+        found[name] = next(each for each in choices if each.lower() not in taken)
+        taken.add(found[name].lower())
+    return found
 
 
 def shown(value: object) -> str:

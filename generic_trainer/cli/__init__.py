@@ -3,12 +3,13 @@
 ::
 
     generic-trainer run my_model.py --train 'train/*.gz' --eval 'eval/*.gz' --output runs
+    generic-trainer predict MODEL_DIR rows.csv
     generic-trainer validate MODEL_DIR --examples 'eval/*.gz' --label tips --html report.html
     generic-trainer publish ROOT/NODE/model_run/7.failed --contract corrected.yaml
     generic-trainer validate OLD_MODEL_DIR NEW_MODEL_DIR
     generic-trainer verify MODEL_DIR --key public.pem
     generic-trainer explain session
-    generic-trainer init my_project
+    generic-trainer init my_project --from my.csv --label price
     generic-trainer migrate pipeline.py trainer.py --write
     generic-trainer doctor
 
@@ -33,7 +34,9 @@ from generic_trainer.errors import ConfigurationError, GenericTrainerError
 
 __all__ = ["main"]
 
-_COMMANDS = ("init", "run", "validate", "verify", "explain", "publish", "migrate", "doctor")
+_COMMANDS = (
+    *("init", "run", "predict", "validate", "verify", "explain", "publish", "migrate", "doctor"),
+)
 _WRONG_CALL = 2
 _CLOSED_OUTPUT = 128 + signal.SIGPIPE  # the status that shells report for it
 _INTERRUPTED = 128 + signal.SIGINT

@@ -1,26 +1,63 @@
 """CSV files as examples with a schema, for `generic-trainer run` without a pipeline.
 
 As in CsvExampleGen, integers, other numbers and strings are features of type INT, FLOAT and BYTES,
-an integer that does not fit into 64 bits is a string, spaces around a string are part of it, and an
-empty cell is a feature without a value. Spaces around the names of columns are not part of them.
+an integer that does not fit into 64 bits is a string, spaces around a string are part of it, an
+empty cell is a feature without a value, and a hash of the row decides its split. Spaces around the
+names of columns are not part of them. Beyond that, `NA` and other markers of pandas are empty cells
+in a column of numbers.
 """
 
+from __future__ import annotations
+
 import contextlib
-import csv
 import dataclasses
-import io
+import hashlib
 import itertools
+import logging
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from generic_trainer._core.files import read_text
-from generic_trainer._core.texts import shown
-from generic_trainer.errors import DataError
+from generic_trainer._core.texts import did_you_mean, shown
+from generic_trainer.cli._csv_text import SUFFIX, Sheet, read_sheet
+from generic_trainer.errors import DataError, raise_problems
 
-SUFFIX = ".csv"
+__all__ = ["SUFFIX", "EmptyCells", "Table", "read_csv", "write_examples", "write_schema"]
+
+# What pandas.read_csv takes for an empty cell.
+_MARKERS = (
+    "#N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan null"
+)
+EMPTY_MARKERS = frozenset({"", "#N/A N/A", *_MARKERS.split()})
 _FILE_BYTES = 2 << 20
 _LISTS = {int: "int64_list", float: "float_list", str: "bytes_list"}
-_EVAL_EVERY = 3  # of one file, two thirds of the rows are for training, as in CsvExampleGen
+_EVAL_SHARE = 3  # of one file, a third of the rows is for evaluation, as in CsvExampleGen
+# A column is of numbers, and other cells in it are mistakes, if there are few of them, and alike.
+_NUMBERS_PER_MISTAKE = 50
+_DIFFERENT_MISTAKES = 3
+_CODE = re.compile(r"[+-]?\d+|.*([A-Za-z].*\d|\d.*[A-Za-z]).*")  # beyond 64 bits, or as 136A
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class EmptyCells:
+    """The cells of a column without a value.
+
+    Attributes:
+        count: their number.
+        rows: number of rows of the table.
+        first: file and row of the first one, for messages.
+    """
+
+    count: int
+    rows: int
+    first: str
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.rows} cells are empty, the first in {self.first}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,43 +66,105 @@ class Table:
 
     Attributes:
         columns: name → `int`, `float` or `str`.
-        rows: split → cells of each row, in the order of the columns.
+        rows: split → cells of each row, in the order of the columns; "" is an empty cell. The split
+            `""` is a single file, which `write_examples` divides.
+        empty: column → its empty cells, of those that have some.
+        path: the first file.
     """
 
     columns: Mapping[str, type]
     rows: Mapping[str, Sequence[Sequence[str]]]
+    empty: Mapping[str, EmptyCells]
+    path: str
+
+    def column(self, name: str) -> list[str]:
+        """Returns the cells of a column, of all splits."""
+        index = list(self.columns).index(name)
+        return [row[index] for rows in self.rows.values() for row in rows]
+
+    def require_label(self, name: str) -> None:
+        """Checks that a column exists and has a value in each row.
+
+        Raises:
+            DataError: it does not.
+        """
+        if name not in self.columns:
+            near = did_you_mean(name, self.columns)
+            message = f"{self.path}: no column {name!r}{near}; the columns are {[*self.columns]}"
+            raise DataError(message, path=self.path)
+        if name in self.empty:
+            raise empty_label(name, str(self.empty[name]))
 
 
-def read_csv(paths: Mapping[str, str]) -> Table:
-    """Reads the files of splits; a single file, of the split `""`, is divided into two splits.
+def empty_label(name: str, cells: str) -> DataError:
+    """Returns the error for a label with empty cells.
+
+    Args:
+        name: the column.
+        cells: the text of its `EmptyCells`.
+    """
+    return DataError(
+        f"column {name!r} is the label, but {cells}: a row without a label trains nothing. Fill "
+        "in or remove such rows.",
+        feature=name,
+    )
+
+
+def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) -> Table:
+    """Reads the files of splits; a single file has the split `""`.
 
     Args:
         paths: split → CSV file whose first line names the columns, local or remote.
+        types: column → `int`, `float` or `str`; others are inferred.
 
     Raises:
-        DataError: a file cannot be read or is empty, a row has too many or too few cells, or the
-            files have different columns.
+        DataError: a file cannot be read or is empty, a row has too many or too few cells, the files
+            have different columns, or a column of numbers has a cell that is not a number.
     """
-    names: list[str] = []
-    rows: dict[str, list[list[str]]] = {}
-    for split, path in paths.items():
-        header, rows[split] = _read(path)
-        if names and header != names:
-            raise DataError(f"{path}: expected the columns {names}, found {header}", path=path)
-        names = header
-    if "" in rows:
-        whole = rows.pop("")
-        rows["eval"] = whole[_EVAL_EVERY - 1 :: _EVAL_EVERY]
-        rows["train"] = [row for number, row in enumerate(whole, 1) if number % _EVAL_EVERY]
-        if not rows["eval"]:
-            raise DataError(
-                f"{path} has {len(whole)} rows: expected at least {_EVAL_EVERY}, as every third "
-                "is for evaluation",
-                path=path,
-            )
-    cells = zip(*(row for split in rows.values() for row in split), strict=True)
-    columns = {name: _type(column) for name, column in zip(names, cells, strict=True)}
-    return Table(columns, rows)
+    sheets = {split: read_sheet(path) for split, path in paths.items()}
+    first, *others = sheets.values()
+    for sheet in others:
+        if sheet.names != first.names:
+            message = f"{sheet.path}: expected the columns {first.names}, found {sheet.names}"
+            raise DataError(message, path=sheet.path)
+    columns: dict[str, type] = {}
+    problems: list[str] = []
+    empty: dict[str, EmptyCells] = {}
+    for index, name in enumerate(first.names):
+        cells = [row[index] for sheet in sheets.values() for row in sheet.rows]
+        kind = (types or {}).get(name) or _type(cells)
+        columns[name] = kind
+        if kind is not str:
+            for row in itertools.chain(*(sheet.rows for sheet in sheets.values())):
+                row[index] = "" if is_empty(row[index]) else row[index]
+            problems += _mistakes(sheets.values(), index, name, kind)
+        if found := [place for place, row in _placed(sheets.values()) if not row[index]]:
+            empty[name] = EmptyCells(len(found), len(cells), _text(found[0]))
+    raise_problems(DataError, "the table cannot be read", problems, path=first.path)
+    if counts := [f"{name} {cells.count}" for name, cells in empty.items()]:
+        rows = sum(len(sheet.rows) for sheet in sheets.values())
+        _logger.info("%s: empty cells in %s rows: %s", first.path, f"{rows:,}", ", ".join(counts))
+    return Table(columns, {split: each.rows for split, each in sheets.items()}, empty, first.path)
+
+
+def is_empty(cell: str) -> bool:
+    """Whether a cell of a column of numbers has no value."""
+    return cell.strip() in EMPTY_MARKERS
+
+
+def value_of(cell: str, kind: type) -> Any:
+    """Returns the value of a cell that is not empty.
+
+    Raises:
+        ValueError: it does not have such a value.
+    """
+    if kind is str:
+        return cell.encode()
+    found = _type_of(cell)
+    if found is str or (kind is int and found is float):
+        wanted = "an integer" if found is float else "a number"
+        raise ValueError(f"expected {wanted}, found {shown(cell)}")
+    return kind(cell)
 
 
 def write_examples(
@@ -80,6 +179,9 @@ def write_examples(
         table: the rows to write.
         folder: a local directory, which is created.
         most: number of rows to write of each split, the first ones; None for all.
+
+    Raises:
+        DataError: the rows of a single file all belong to one split.
     """
     import tensorflow as tf
 
@@ -88,15 +190,21 @@ def write_examples(
     def record(row: Sequence[str]) -> bytes:
         example = tf.train.Example()
         for (name, kind), cell in zip(table.columns.items(), row, strict=True):
-            values = getattr(example.features.feature[name], _LISTS[kind]).value
-            values.extend([cell.encode() if kind is str else kind(cell)] if cell else [])
+            feature = example.features.feature[name]
+            if cell:
+                value = cell.encode() if kind is str else kind(cell)
+                getattr(feature, _LISTS[kind]).value.append(value)
         return bytes(example.SerializeToString(deterministic=True))
 
+    splits: dict[str, Iterator[bytes]]
+    splits = {split: map(record, rows) for split, rows in table.rows.items()}
+    if "" in splits:
+        splits |= _divided(list(splits.pop("")), table.path)
     written: dict[str, tuple[str, ...]] = {}
-    for split, rows in table.rows.items():
+    for split, all_records in splits.items():
         directory = os.path.join(folder, f"Split-{split}")
         os.makedirs(directory)
-        records = map(record, rows[:most])
+        records = itertools.islice(all_records, most)
         for number in itertools.count():
             left = _FILE_BYTES
             with tf.io.TFRecordWriter(f"{directory}/data_tfrecord-{number:05d}") as writer:
@@ -109,6 +217,22 @@ def write_examples(
     return written
 
 
+def _divided(records: Sequence[bytes], path: str) -> dict[str, Iterator[bytes]]:
+    """Divides records as CsvExampleGen does: a row stays in its split if others come and go."""
+    splits: dict[str, list[bytes]] = {"train": [], "eval": []}
+    for record in records:
+        bucket = int(hashlib.sha256(record).hexdigest(), 16) % _EVAL_SHARE
+        splits["eval" if bucket == _EVAL_SHARE - 1 else "train"].append(record)
+    for split, found in splits.items():
+        if not found:
+            raise DataError(
+                f"{path} has {len(records)} rows, and by a hash of each row none of them is in the "
+                f"split {split!r}: add rows, or name a file for each split with --train and --eval",
+                path=path,
+            )
+    return {split: iter(found) for split, found in splits.items()}
+
+
 def write_schema(table: Table, path: str) -> str:
     """Writes the schema of a table in text format, and returns its path.
 
@@ -119,9 +243,9 @@ def write_schema(table: Table, path: str) -> str:
 
     kinds = {int: schema_pb2.INT, float: schema_pb2.FLOAT, str: schema_pb2.BYTES}
     schema = schema_pb2.Schema()
-    for column, (name, kind) in enumerate(table.columns.items()):
+    for name, kind in table.columns.items():
         feature = schema.feature.add(name=name, type=kinds[kind])
-        if all(row[column] for rows in table.rows.values() for row in rows):
+        if name not in table.empty:
             feature.presence.min_fraction = 1.0
             feature.shape.dim.add(size=1)
     with open(path, "w", encoding="utf-8") as file:
@@ -129,38 +253,63 @@ def write_schema(table: Table, path: str) -> str:
     return path
 
 
-def _read(path: str) -> tuple[list[str], list[list[str]]]:
-    try:
-        reader = csv.reader(io.StringIO(read_text(path).removeprefix("\ufeff")), strict=True)
-        lines = [row for row in reader if row]
-        lines[:1] = [[name.strip() for name in row] for row in lines[:1]]
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read as a CSV file: {error}", path=path) from error
-    if len(lines) < 2 or "" in lines[0] or len(set(lines[0])) < len(lines[0]):
-        found = f"{shown(lines[0])} and {len(lines) - 1} rows" if lines else "an empty file"
-        raise DataError(
-            f"{path}: expected a first line with a different name for each column, and rows below "
-            f"it; found {found}",
-            path=path,
+def types_of_schema(schema: Any) -> dict[str, type]:
+    """Returns feature → type of the cells, of a `Schema` proto or None."""
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    kinds = {schema_pb2.INT: int, schema_pb2.FLOAT: float, schema_pb2.BYTES: str}
+    features = [] if schema is None else schema.feature
+    return {each.name: kinds[each.type] for each in features if each.type in kinds}
+
+
+def _placed(sheets: Any) -> Iterator[tuple[tuple[Sheet, int], Sequence[str]]]:
+    """Yields each row with its sheet and number; the first line is row 1."""
+    for sheet in sheets:
+        for number, row in enumerate(sheet.rows, 2):
+            yield (sheet, number), row
+
+
+def _text(place: tuple[Sheet, int]) -> str:
+    return f"{place[0].path}, row {place[1]}"
+
+
+def _mistakes(sheets: Any, index: int, name: str, kind: type) -> Iterator[str]:
+    """Yields one sentence about the cells of a column of numbers that are not numbers."""
+    wrong: dict[str, str] = {}
+    for cell in {row[index] for sheet in sheets for row in sheet.rows if row[index]}:
+        try:
+            value_of(cell, kind)
+        except ValueError as error:
+            wrong[cell] = str(error)
+    if wrong:
+        found = [(place, row[index]) for place, row in _placed(sheets) if row[index] in wrong]
+        place, cell = found[0]
+        others = f", as in {len(found) - 1} more of its cells" if found[1:] else ""
+        yield (
+            f"{_text(place)}, column {name!r}: {wrong[cell]}{others}. Correct it, or leave it "
+            f"empty; for a column of text, pass a --schema in which {name!r} is of type BYTES."
         )
-    header, *rows = lines
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise DataError(
-                f"{path}, row {number}: expected {len(header)} cells, found {len(row)}", path=path
-            )
-    return header, rows
 
 
 def _type(cells: Sequence[str]) -> type:
-    found = {_type_of(cell.encode()) for cell in cells if cell}
-    return next((kind for kind in (str, float, int) if kind in found), str)
+    """Returns the type of a column, of all its cells."""
+    found = {cell: _type_of(cell) for cell in set(cells) if not is_empty(cell)}
+    texts = {cell for cell, kind in found.items() if kind is str}
+    if texts:
+        counts = Counter(cells)
+        mistakes = sum(counts[cell] for cell in texts)
+        numbers = sum(counts[cell] for cell in found) - mistakes
+        are_few = len(texts) <= _DIFFERENT_MISTAKES and numbers >= _NUMBERS_PER_MISTAKE * mistakes
+        if not are_few or any(map(_CODE.fullmatch, texts)):
+            return str
+    return next((kind for kind in (float, int) if kind in found.values()), str)
 
 
-def _type_of(cell: bytes) -> type:
+def _type_of(cell: str) -> type:
     """Returns the type of a cell in UTF-8: digits and spaces beyond ASCII are text, as in TFX."""
+    encoded = cell.encode()
     with contextlib.suppress(ValueError):
-        return int if -(2**63) <= int(cell) < 2**63 else str
+        return int if -(2**63) <= int(encoded) < 2**63 else str
     with contextlib.suppress(ValueError):
-        return type(float(cell))
+        return type(float(encoded))
     return str

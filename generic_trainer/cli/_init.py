@@ -1,50 +1,153 @@
-"""`generic-trainer init`: a small working project to start from."""
+"""`generic-trainer init`: a small working project to start from, for a table of the user's."""
+
+from __future__ import annotations
 
 import argparse
+import csv
 import importlib.resources
+import importlib.util
+import io
 import json
+import math
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
-from generic_trainer.cli._options import add_command
+from generic_trainer._core.texts import argument_names, load_schema
+from generic_trainer.cli._csv import SUFFIX, Table, read_csv, types_of_schema, write_schema
+from generic_trainer.cli._options import add_command, require_files
+from generic_trainer.cli._profile import Profile, profile_of
 from generic_trainer.errors import ConfigurationError
 
-_FILES = ("README.md", "pipeline.py", "test_trainer.py", "trainer.py", "data/houses.csv")
+_TEMPLATES = "README.md", "pipeline.py", "test_trainer.py", "trainer.py"
+_SCHEMA = "schema.pbtxt"
+_SAMPLE, _SAMPLE_LABEL = "houses.csv.txt", "price"
+_TRAIN_SHARE = 2 / 3
+_LINE = 80
 
 
 def add_to(commands: Any) -> None:
     """Adds the command to the program."""
-    add_command(commands, _init)
+    add_command(commands, _init, **{"from": {"dest": "table"}})
 
 
 def _init(options: argparse.Namespace) -> int:
     """Write a small working project: module file, pipeline, test, data.
 
-    Writes a project that trains as it is, to put your own data and model into.
+    Writes a project that trains as it is: for a CSV file of yours, or for a sample, to put your own
+    data and model into.
 
     Options:
         directory DIR: directory of the project; existing files are not overwritten
+        --from FILE: a .csv file, which is copied to DIR/data as UTF-8 with commas
+        --label COLUMN: the column of the file to predict: numbers, or classes
+        --schema FILE: schema.pbtxt that decides which columns of the file are numbers
         --json: print the files' names as JSON
     """
+    if bool(options.table) != bool(options.label) or (options.schema and not options.table):
+        raise ConfigurationError("--from and --label go together, and --schema with both")
+    require_files(**{"from": options.table, "schema": options.schema})
     root = Path(options.directory)
-    written = [root / name for name in _FILES]
+    templates = importlib.resources.files(__package__) / "templates"
+    with importlib.resources.as_file(templates / _SAMPLE) as sample:
+        types = types_of_schema(load_schema(options.schema)) if options.schema else None
+        table = read_csv({"": options.table or str(sample)}, types)
+    profile = profile_of(table, options.label or _SAMPLE_LABEL)
+    name = Path(options.table or _SAMPLE.removesuffix(".txt")).name
+    name = re.sub(r"[^\w.-]", "_", name.removesuffix(SUFFIX)) + SUFFIX
+    written = [root / each for each in (*_TEMPLATES, _SCHEMA, f"data/{name}")]
     if existing := [str(path) for path in written if path.exists()]:
         raise ConfigurationError(
             f"{', '.join(existing)} exists already: expected a directory without such files",
             path=options.directory,
         )
+    values = _values(table, profile, name)
     try:
-        templates = importlib.resources.files(__package__) / "templates"
-        for path in written:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes((templates / f"{path.name}.txt").read_bytes())
+        (root / "data").mkdir(parents=True, exist_ok=True)
+        for path in written[: len(_TEMPLATES)]:
+            template = (templates / f"{path.name}.txt").read_text(encoding="utf-8")
+            path.write_text(_rendered(template, values), encoding="utf-8")
+        write_schema(table, str(root / _SCHEMA))
+        written[-1].write_text(_as_csv(table), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(
             f"{error.filename} cannot be written: {error.strerror}", path=options.directory
         ) from error
     if options.json:
         print(json.dumps([str(path) for path in written]))
-    else:
-        print("\n".join(map(str, written)))
-        print(f"\nNow: cd {root} && pip install pytest && python -m pytest && python pipeline.py")
+        return 0
+    print("\n".join(map(str, written)))
+    for remark in profile.remarks:
+        print(remark)
+    has_tfx = importlib.util.find_spec("tfx") is not None
+    command = "python pipeline.py" if has_tfx else values["command"]
+    print(f"\nNow: cd {root} && {command}")
     return 0
+
+
+def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
+    """Returns name → value for the templates."""
+    (rows,) = table.rows.values()
+    fullest = min(rows, key=lambda row: list(row).count(""))
+    first = dict(zip(table.columns, fullest, strict=True))
+    used = [column for names in profile.columns.values() for column in names]
+    kinds = {column: kind for kind, names in profile.columns.items() for column in names}
+    arguments = argument_names(column for column in table.columns if column in used)
+    instance = {
+        argument: _as_json(first[column], kinds[column] == "numbers")
+        for column, argument in arguments.items()
+    }
+    request = {"signature_name": "columns", "instances": [instance]}
+    return {
+        **vars(profile),
+        "table": name,
+        "name": name.removesuffix(SUFFIX),
+        "steps": math.ceil(profile.rows * _TRAIN_SHARE / profile.batch_size),
+        "eval_steps": math.ceil(profile.rows * (1 - _TRAIN_SHARE) / profile.batch_size),
+        "instance": json.dumps(instance, ensure_ascii=False),
+        "request": shlex.quote(json.dumps(request, ensure_ascii=False)),
+        "model_name": re.sub(r"\W", "_", name.removesuffix(SUFFIX)),
+        "command": f"generic-trainer run trainer.py --examples data/{name} --schema {_SCHEMA} "
+        "--output runs",
+    }
+
+
+def _as_json(cell: str, is_number: bool) -> Any:
+    if not is_number:
+        return cell
+    return json.loads(cell) if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", cell) else float(cell or 0)
+
+
+def _rendered(template: str, values: dict[str, Any]) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
+    )
+    environment.filters["literal"] = _literal
+    return environment.from_string(template).render(values)
+
+
+def _literal(value: Any) -> str:
+    """Returns a string, a list or a dict of lists as Python code."""
+    if isinstance(value, dict):
+        items = (f"    {_literal(key)}: {_literal(each)},\n" for key, each in value.items())
+        return "{\n" + "".join(items) + "}"
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    lines = ["["]
+    for text in map(_literal, value):
+        if len(lines[-1]) + len(text) > _LINE:
+            lines.append("    ")
+        lines[-1] += f"{text}, "
+    return "\n    ".join(line.rstrip() for line in lines).rstrip(",") + "]"
+
+
+def _as_csv(table: Table) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table.columns)
+    for rows in table.rows.values():
+        writer.writerows(rows)
+    return file.getvalue()

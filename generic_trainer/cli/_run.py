@@ -11,17 +11,25 @@ import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from generic_trainer import errors
 from generic_trainer._core import texts
-from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote
+from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote, write_whole
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer._entry_points import may_define
 from generic_trainer._run.store import with_run_key
-from generic_trainer.cli._csv import SUFFIX, Table, read_csv, write_examples, write_schema
+from generic_trainer.cli._csv import (
+    SUFFIX,
+    Table,
+    empty_label,
+    read_csv,
+    types_of_schema,
+    write_examples,
+    write_schema,
+)
 from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, exit_code
@@ -31,6 +39,7 @@ from generic_trainer.validation import ServingContract
 
 _SPLIT = "Split-"
 _DRY_STEPS, _DRY_EXAMPLES = 2, 10
+_EMPTY_CELLS = "empty_cells.json"  # in the scratch directory: column → text, for a CSV file
 _FILES = "schema", "transform_graph", "base_model", "hyperparameters", "contract", "eval_config"
 
 
@@ -60,13 +69,14 @@ def _run(options: argparse.Namespace) -> int:
         --dry-run: train two steps on ten examples of each split, export and check, and keep nothing
         --json: print the outcome as one line of JSON, the last line
         --verbose: also show what TensorFlow's C++ code says below the level of errors
-        --examples DIR: output of an ExampleGen or Transform: Split-*/; or a .csv file, of which
-            every third row is for evaluation
+        --examples DIR: output of an ExampleGen or Transform: Split-*/; or a .csv file, of which a
+            third of the rows is for evaluation, chosen by a hash of the row as in CsvExampleGen
         --train GLOB: TFRecords of tf.Examples to train on, or a .csv file
         --eval GLOB: TFRecords of tf.Examples to evaluate on, or a .csv file
         --train-steps N: fn_args.train_steps; default: one pass
         --eval-steps N: fn_args.eval_steps; default: one pass
-        --schema FILE: schema.pbtxt of the examples; that of a .csv file is inferred
+        --schema FILE: schema.pbtxt of the examples; that of a .csv file is inferred, and one that
+            is given decides which columns are numbers
         --transform-graph DIR: output of Transform: transform_fn/
         --base-model DIR: SavedModel to start from, and to compare with
         --hyperparameters FILE: best_hyperparameters.txt of a Tuner
@@ -105,12 +115,14 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     _check_options(options)
 
     outcome: dict[str, Any] = {"exit_status": 0, "error": None}
+    empty_cells: dict[str, str] = {}
     try:
         with (
             file_errors_as(errors.TrainingError, "The run failed on a file or directory"),
             ScratchFolder("run-") as scratch_dir,
         ):
             request = _request(options, distribution, scratch_dir)
+            empty_cells = _empty_cells(scratch_dir)
             if not options.dry_run:
                 outcome |= {"model": request.model_dir, "model_run": request.model_run_dir}
             from generic_trainer._run.run import train_and_publish
@@ -130,6 +142,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         raise
     except errors.GenericTrainerError as error:
         outcome |= {"exit_status": exit_code(error), "error": str(error)}
+        outcome["error"] += _sparse_columns(f"{error} {error.__cause__}", empty_cells)
     return outcome
 
 
@@ -167,15 +180,20 @@ def _request(
 
     The first part checks everything that can be checked without importing TensorFlow.
     """
-    texts.load_schema(options.schema)  # otherwise only the export would fail
+    schema = texts.load_schema(options.schema)  # otherwise only the export would fail
+    contract = ServingContract.from_yaml(options.contract) if options.contract else None
     files = _csv_files(options)
-    table = read_csv(files) if files else None
+    table = read_csv(files, types_of_schema(schema)) if files else None
+    if table is not None:
+        for label in contract.label_keys if contract else ():
+            table.require_label(label)
+        cells = {name: str(empty) for name, empty in table.empty.items()}
+        write_whole(os.path.join(scratch_dir, _EMPTY_CELLS), json.dumps(cells))
     schema_path = options.schema and absolute(options.schema)
     if table is not None and schema_path is None:
         schema_path = write_schema(table, os.path.join(scratch_dir, "schema.pbtxt"))
     user_code = bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
     hyperparameters = texts.load_hyperparameters(options.hyperparameters)
-    contract = ServingContract.from_yaml(options.contract) if options.contract else None
 
     # Hide what TensorFlow's C++ code and Google's clients say: nobody can act on it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if options.verbose else "2")
@@ -306,6 +324,31 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     return splits
 
 
+def _empty_cells(scratch_dir: str) -> dict[str, str]:
+    """Returns column → its empty cells in words, of the columns of a CSV file that have some."""
+    try:
+        with open(os.path.join(scratch_dir, _EMPTY_CELLS), encoding="utf-8") as file:
+            return dict(json.load(file))
+    except FileNotFoundError:  # the examples are not a CSV file, or this is another machine
+        return {}
+
+
+def _sparse_columns(error: str, empty_cells: Mapping[str, str]) -> str:
+    """Returns the remedy for a module that does not expect empty cells; or "".
+
+    Errors of TensorFlow and Keras have no field for the kind of tensor: only their texts have it.
+    """
+    if not empty_cells or "sparse" not in error.lower():
+        return ""
+    listed = "; ".join(f"{name!r}, in which {cells}" for name, cells in empty_cells.items())
+    return (
+        f"\nA column with empty cells is read as a tf.SparseTensor: {listed}. Two lines make such "
+        "a column x dense, with 0 or an empty string in its empty cells:\n"
+        "    x = tf.SparseTensor(x.indices, x.values, [x.dense_shape[0], 1])\n"
+        '    x = tf.sparse.to_dense(x, default_value="" if x.dtype == tf.string else 0)'
+    )
+
+
 def _matching(pattern: str) -> list[str]:
     return gfile().glob(pattern) if is_remote(pattern) else glob.glob(pattern)
 
@@ -354,9 +397,12 @@ def make_fn_args(request: TrainingRequest, export_dir: str) -> Any:
     """
     fn_args = pkgutil.resolve_name(FN_ARGS_FACTORY)(request, export_dir)
     accessor = fn_args.data_accessor
+    empty_cells = _empty_cells(request.scratch_dir)
     passes: dict[str, int] = {}  # name of the field → the steps that are set here
 
     def make_dataset(file_pattern: Any, options: Any, schema: Any) -> Any:
+        if options.label_key in empty_cells:
+            raise empty_label(options.label_key, empty_cells[options.label_key])
         dataset = accessor.tf_dataset_factory(file_pattern, options, schema)
         counts = fn_args.num_examples or {}
         for split, files in (("train", fn_args.train_files), ("eval", fn_args.eval_files)):

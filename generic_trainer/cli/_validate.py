@@ -81,7 +81,7 @@ def _validate(options: argparse.Namespace) -> int:
     """
     for model in options.models:
         if not is_remote(model):
-            _require_model(Path(model))
+            require_model(Path(model))
     if options.html and len(options.models) > 1:
         raise ConfigurationError("--html: expected a single model, the subject of the report")
     require_writable_html(options)
@@ -119,7 +119,12 @@ def _show_reports(reports: Sequence[ValidationReport], options: argparse.Namespa
         print_report(report)
 
 
-def _require_model(model: Path) -> None:
+def require_model(model: Path) -> None:
+    """Checks that a local model exists, and is not the artifact around it.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
     if not model.exists():
         raise ConfigurationError(f"MODEL: {model} is not a directory or a file", path=str(model))
     export = model / SERVING_MODEL_DIR

@@ -50,6 +50,7 @@ __getattr__, __dir__ = lazy_names(
         "_manifest": "write_manifest",
         # The last three are for programs that keep, compare and extend reports.
         "_report": "ValidationReport print_report is_report_file html_templates",
+        "_served": "ServedModel",  # for the command
         "_signature": "sign_model signature_problem signer",  # for the run and the command
         "_tfma_lint": "lint_eval_config",
         "generic_trainer._core.records": "read_records",

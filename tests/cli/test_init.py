@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,120 @@ def test_a_project_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture
 
     assert "pipeline.py" in capsys.readouterr().err
     assert (tmp_path / "new" / "houses" / "pipeline.py").read_text() == "mine"
+
+
+def rows(label: Callable[[int], object], count: int = 200) -> str:
+    """A table with a column of each kind, and empty cells in most of them."""
+    lines = ["id,size,rooms,place,day,notes,same,a name,y"]
+    for row in range(count):
+        size, rooms = row % 83 / 2, "NA" if row % 7 == 0 else row % 5
+        place = ["", "north", "Köln"][row % 3]
+        notes = f"{'new' if row % 2 else 'old'} house number {row}"
+        cells = row, size, rooms, place, f"2024-01-{row % 28 + 1:02}", notes, 1, f"n{row}"
+        lines.append(",".join(map(str, (*cells, label(row)))))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("label", "words", "classes"),
+    [
+        pytest.param(lambda row: row % 83 * 1.5, "mse", None, id="regression"),
+        pytest.param(lambda row: row % 83 + 1, "mse", None, id="many integers"),
+        pytest.param(lambda row: row % 83 // 42, "binary", [0, 1], id="0 and 1"),
+        pytest.param(lambda row: float(row % 83 // 42), "binary", [0, 1], id="0.0 and 1.0"),
+        pytest.param(
+            lambda row: ["no", "yes"][row % 83 // 42], "binary", ["no", "yes"], id="words"
+        ),
+        pytest.param(
+            lambda row: "abc"[row % 83 // 28], "sparse", ["a", "b", "c"], id="three words"
+        ),
+        pytest.param(lambda row: row % 83 // 28, "sparse", [0, 1, 2], id="three integers"),
+    ],
+)
+def test_a_project_fits_the_table(
+    label: Callable[[int], object],
+    words: str,
+    classes: list[object] | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "my table.csv").write_text(rows(label), encoding="utf-8")
+    folder = tmp_path / "project"
+    words_of_call = ["init", str(folder), "--from", str(tmp_path / "my table.csv"), "--label", "y"]
+    assert cli.main(words_of_call) == 0
+
+    module = (folder / "trainer.py").read_text(encoding="utf-8")
+    assert len(module.splitlines()) <= 120
+    constants = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(module).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert constants["LABEL"] == "y" and constants.get("CLASSES") == classes
+    assert constants["COLUMNS"] == {
+        "numbers": ["size", "rooms"],
+        "categories": ["place"],
+        "texts": ["day", "notes"],
+    }
+    assert ("crossentropy" in module) == (classes is not None)
+    assert ("binary_crossentropy" in module) == (words == "binary")
+    printed = capsys.readouterr().out
+    for remark in ("'id', which numbers", "'day' has dates", "'same', which", "'a name', which"):
+        assert remark in printed and remark in module
+    assert "1.0,,Köln" not in (folder / "data" / "my_table.csv").read_text(encoding="utf-8")
+    assert "NA" not in (folder / "data" / "my_table.csv").read_text(encoding="utf-8")
+    schema = (folder / "schema.pbtxt").read_text(encoding="utf-8")
+    assert 'name: "rooms"\n  type: INT\n}' in schema, "without a shape"
+
+
+@pytest.mark.parametrize(
+    ("label", "words", "message"),
+    [
+        (lambda row: row, ["--label", "z"], "no column 'z'"),
+        (lambda row: "" if row == 4 else row, ["--label", "y"], "row 6: a row without a label"),
+        (lambda row: 1, ["--label", "y"], "has the value '1' in every row"),
+        (lambda row: f"t{row}", ["--label", "y"], "200 different texts in 200 rows"),
+        (lambda row: row, [], "--from and --label go together"),
+    ],
+)
+def test_a_table_without_a_task_is_refused(
+    label: Callable[[int], object],
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(rows(label), encoding="utf-8")
+    assert cli.main(["init", str(tmp_path / "new"), "--from", str(table), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", [lambda row: row % 83 * 1.5, lambda row: "abc"[row % 83 // 28]])
+def test_the_model_of_the_project_learns_and_predicts(
+    label: Callable[[int], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, new = tmp_path / "table.csv", tmp_path / "new.csv"
+    table.write_text(rows(label), encoding="utf-8")
+    new.write_text(table.read_text(encoding="utf-8").replace(",a name,y", ",x,z"))
+    project = tmp_path / "project"
+    assert cli.main(["init", str(project), "--from", str(table), "--label", "y"]) == 0
+    words = ["run", project / "trainer.py", "--examples", project / "data" / "table.csv"]
+    words += ["--schema", project / "schema.pbtxt", "--output", tmp_path / "runs"]
+    assert cli.main(list(map(str, words))) == 0
+    capsys.readouterr()
+
+    model = tmp_path / "runs" / "model" / "1" / "Format-Serving"
+    assert cli.main(["predict", str(model), str(new), "--json"]) == 0
+
+    predicted = [json.loads(line)["y"] for line in capsys.readouterr().out.splitlines()]
+    if isinstance(predicted[0], str):
+        assert sum(predicted[row] == label(row) for row in range(200)) > 160
+    else:
+        errors = [abs(predicted[row] - float(str(label(row)))) for row in range(200)]
+        assert sum(errors) / 200 < 15, "the error of the mean is 31"
 
 
 @pytest.mark.slow
@@ -48,11 +163,9 @@ def test_the_commands_of_quick_start_run_as_printed(tmp_path: Path) -> None:
             old.parent.mkdir(parents=True)
             old.touch()
             continue
-        for name, path in (("DIR", "CsvExampleGen/examples"), ("schema.pbtxt", "SchemaGen/schema")):
-            if name in command:
-                [found] = folder.glob(f"**/{path}/*")
-                where = found / ("schema.pbtxt" if name == "schema.pbtxt" else "")
-                command = command.replace(name, str(where))
+        if "DIR" in command:
+            [found] = folder.glob("**/CsvExampleGen/examples/*")
+            command = command.replace("DIR", str(found))
         command = command.removeprefix("pip install pytest && ")
         done = subprocess.run(
             command, shell=True, cwd=folder, env=env, timeout=300, capture_output=True, text=True

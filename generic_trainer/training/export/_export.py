@@ -27,6 +27,7 @@ def export_model(
     preprocess: Callable[[dict[str, Any]], Any] | None = None,
     postprocess: Callable[[Any], Any] | None = None,
     output_name: str = "outputs",
+    columns_signature: str | None = None,
 ) -> str:
     """Writes a SavedModel that Evaluator, BulkInferrer, Pusher and TF Serving can use.
 
@@ -38,6 +39,7 @@ def export_model(
     | `serving_default` | `examples`: serialized tf.Example [N] | the model's, each [N, ...] |
     | `transform_features` | `examples`, with the label | transformed features |
     | `transform_labels` | `examples`; only with label_keys | transformed labels |
+    | `columns_signature` | a tensor [N] for each raw feature | those of `serving_default` |
 
     1. A prediction parses only the raw features that the model's inputs are computed from: the
        label and unused features may be missing.
@@ -65,6 +67,12 @@ def export_model(
         postprocess: function from the outputs of the model to a tensor or a dict of tensors, each
             [N, ...].
         output_name: name of a single output.
+        columns_signature: name of one more signature, which takes the raw features themselves, as
+            a REST client sends them in JSON: an input for each, named as the feature with `_` for
+            all but ASCII letters, digits, `_` and `.`. It is int64, float32 or string [N] for
+            features with one value, [N, ...] for those of another fixed shape. Of a sparse feature
+            with at most one value it is float32 or string [N], with NaN or "" where the value is
+            missing.
 
     Returns:
         The directory.
@@ -90,6 +98,8 @@ def export_model(
         needed, matched = _inputs.match_inputs(wanted, features, label_keys)
         predict = make_predict(model, features, matched, preprocess, postprocess, output_name)
         signatures = {_DEFAULT: signature(predict, needed)}
+        if columns_signature is not None:
+            signatures[columns_signature] = _inputs.signature_of_columns(predict, needed)
         if transform_graph is not None:
             transform, spec = make_transform(features), features.raw_spec
             signatures["transform_features"] = signature(transform, spec)

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core.lazy import needing_tfx
-from generic_trainer._core.texts import did_you_mean, load_schema
+from generic_trainer._core.texts import argument_names, did_you_mean, load_schema
 from generic_trainer.data import parse_spec
 from generic_trainer.errors import ConfigurationError, DataError, raise_problems
 from generic_trainer.training.export._saving import tracked_parts
@@ -240,3 +240,48 @@ def _problems(wanted: _Declared, specs: Mapping[str, Any]) -> Iterator[str]:
             f"input {wanted.name!r} is {wanted.dtype.name} and the feature is {spec.dtype.name}; "
             "convert it with preprocess="
         )
+
+
+def signature_of_columns(
+    compute: Callable[[dict[str, Any]], dict[str, tf.Tensor]], spec: Mapping[str, Any]
+) -> Any:
+    """Returns a signature that takes a tensor for each raw feature; see `export_model`.
+
+    Args:
+        compute: gets the raw features.
+        spec: raw feature name → `tf.io` parsing configuration.
+
+    Raises:
+        ConfigurationError: a feature cannot be such a tensor.
+    """
+    problems = [
+        f"{name!r} is neither of fixed shape nor a list, but a {type(config).__name__}"
+        for name, config in spec.items()
+        if not isinstance(config, (tf.io.FixedLenFeature, tf.io.VarLenFeature))
+    ]
+    raise_problems(ConfigurationError, "columns_signature", problems)
+    inputs = [_column_spec(name, spec[key]) for key, name in argument_names(spec).items()]
+
+    def serve(*columns: tf.Tensor) -> dict[str, tf.Tensor]:
+        configs = zip(spec.items(), columns, strict=True)
+        return compute({name: _raw(column, config) for (name, config), column in configs})
+
+    return tf.function(serve, input_signature=inputs, autograph=False)
+
+
+def _column_spec(name: str, config: Any) -> tf.TensorSpec:
+    if isinstance(config, tf.io.FixedLenFeature):
+        shape = [] if list(config.shape) == [1] else list(config.shape)
+        return tf.TensorSpec([None, *shape], config.dtype, name)
+    return tf.TensorSpec([None], tf.string if config.dtype == tf.string else tf.float32, name)
+
+
+def _raw(column: tf.Tensor, config: Any) -> Any:
+    """Returns a raw feature, as it is parsed from a tf.Example, of a column."""
+    if isinstance(config, tf.io.FixedLenFeature):
+        return tf.reshape(column, [-1, *config.shape])
+    is_there = column != "" if config.dtype == tf.string else ~tf.math.is_nan(column)
+    rows = tf.where(is_there)
+    values = tf.cast(tf.gather(column, rows[:, 0]), config.dtype)
+    shape = [tf.size(column, tf.int64), tf.constant(1, tf.int64)]
+    return tf.SparseTensor(tf.pad(rows, [[0, 0], [0, 1]]), values, tf.stack(shape))

@@ -40,7 +40,9 @@ class ModelParts(tf.Module):
         """
         super().__init__()
         name = "weights" if hasattr(model, "weights") else "variables"
-        self.model_weights = [_unwrapped(weight) for weight in getattr(model, name, ())]
+        # Keras 2 also lists the vocabulary of an adapted lookup layer, which is in a table.
+        weights = [each for each in getattr(model, name, ()) if not _is_vocabulary(each)]
+        self.model_weights = [_unwrapped(weight) for weight in weights]
         self.parts = [*tracked_parts(model), *others]
 
 
@@ -97,6 +99,10 @@ def outside_of_strategy(function: Callable[[], T]) -> T:
         return function()
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
+
+
+def _is_vocabulary(weight: Any) -> bool:
+    return not isinstance(weight, tf.Variable) and not hasattr(weight, "value")
 
 
 def _unwrapped(weight: Any) -> tf.Variable:

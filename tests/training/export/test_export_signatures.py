@@ -150,3 +150,61 @@ def test_functions_around_the_model(tmp_path: Path) -> None:
     )
     outputs = serve(directory, examples=taxi.examples(2))
     assert outputs["ride"].tolist() == [b"cash Blue", b"card nobody"]
+
+
+def test_columns_of_any_name_and_with_missing_values_in_a_signature_of_their_own(
+    tmp_path: Path, checker: Checker
+) -> None:
+    spec = {
+        "miles (all)": tf.io.FixedLenFeature([1], tf.float32),
+        "class": tf.io.FixedLenFeature([], tf.int64),
+        "_pixels": tf.io.FixedLenFeature([2, 2], tf.float32),
+        "seats": tf.io.VarLenFeature(tf.int64),
+        "Seats": tf.io.VarLenFeature(tf.string),
+    }
+
+    class Dense(tf.Module):
+        def __call__(self, features: dict[str, Any]) -> dict[str, tf.Tensor]:
+            dense = {
+                name: tf.sparse.to_dense(
+                    tf.SparseTensor(x.indices, x.values, [x.dense_shape[0], 1])
+                )
+                if isinstance(x, tf.SparseTensor)
+                else x
+                for name, x in features.items()
+            }
+            return {f"{name}_": value for name, value in dense.items()}
+
+    directory = export_model(
+        Dense(), tmp_path / "1", feature_spec=spec, columns_signature="columns"
+    )
+    assert checker.validate(directory).passed
+    outputs = tf.saved_model.load(directory).signatures["columns"](
+        **{
+            "miles__all_": tf.constant([1.0, 2.0]),
+            "class": tf.constant([2**60, 1], tf.int64),
+            "column_pixels": tf.ones([2, 2, 2]),
+            "seats": tf.constant([3.0, float("nan")]),
+            "Seats_2": tf.constant(["", "cash"]),
+        }
+    )
+    found = {name: value.numpy().tolist() for name, value in outputs.items()}
+    assert found == {
+        "miles (all)_": [[1.0], [2.0]],
+        "class_": [2**60, 1],
+        "_pixels_": [[[1.0, 1.0], [1.0, 1.0]]] * 2,
+        "seats_": [[3], [0]],
+        "Seats_": [[b""], [b"cash"]],
+    }
+
+
+def test_an_adapted_lookup_layer(keras: Any, tmp_path: Path) -> None:
+    words = keras.layers.StringLookup(output_mode="one_hot")
+    words.adapt(np.array([["a"], ["b"]]))
+    inputs = keras.Input((1,), name="word", dtype="string")
+    model = keras.Model(inputs, words(inputs))
+    spec = {"word": tf.io.FixedLenFeature([1], tf.string)}
+    directory = export_model(model, tmp_path / "1", feature_spec=spec, columns_signature="words")
+    found = tf.saved_model.load(directory).signatures["words"](word=tf.constant(["b", "c"]))
+    words = found["outputs"].numpy()
+    assert words.sum(axis=1).tolist() == [1, 1] and words[1, 0] == 1 and words[0, 0] == 0

@@ -1,0 +1,166 @@
+"""The text of a CSV file: its encoding, its separator, and a column of row numbers."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import dataclasses
+import functools
+import io
+import logging
+import re
+from collections.abc import Iterator
+
+from generic_trainer._core.files import read_text
+from generic_trainer._core.texts import shown
+from generic_trainer.errors import DataError
+
+SUFFIX = ".csv"
+_SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sheet:
+    """The cells of a CSV file.
+
+    Attributes:
+        path: the file.
+        names: of its columns.
+        rows: cells of each row, below the first line.
+    """
+
+    path: str
+    names: list[str]
+    rows: list[list[str]]
+
+
+def read_sheet(path: str) -> Sheet:
+    """Reads a file, whatever its encoding and separator, without a column of row numbers.
+
+    Args:
+        path: local or remote, in UTF-8, UTF-16 or cp1252, with commas, semicolons, tabs or vertical
+            bars between the cells.
+
+    Raises:
+        DataError: it cannot be read, or its rows do not fit the names of its columns.
+    """
+    try:
+        text = read_text(path, functools.partial(decoded, path))
+    except (OSError, ValueError) as error:
+        message = f"{path} cannot be read as text in UTF-8, UTF-16 or cp1252: {error}"
+        raise DataError(message, path=path) from error
+    return sheet_of_text(path, text)
+
+
+def sheet_of_text(path: str, text: str) -> Sheet:
+    """Returns the sheet of the text of a file; see `read_sheet`."""
+    try:
+        separator = _separator(text)
+        lines = list(_lines(text, separator))
+    except csv.Error as error:
+        raise DataError(f"{path} cannot be read as a CSV file: {error}", path=path) from error
+    lines, index = _without_index(lines)
+    if len(lines) < 2 or "" in lines[0] or len(set(lines[0])) < len(lines[0]):
+        found = f"{shown(lines[0])} and {len(lines) - 1} rows" if lines else "an empty file"
+        raise DataError(
+            f"{path}: expected a first line with a different name for each column, and rows below "
+            f"it; found {found}",
+            path=path,
+        )
+    header, *rows = lines
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise DataError(
+                f"{path}, row {number}: expected {len(header)} cells, found {len(row)}, separated "
+                f"by {_SEPARATORS[separator]}",
+                path=path,
+            )
+    if separator == ";":
+        _replace_decimal_commas(rows)
+    if separator != ",":
+        _logger.info("%s: its cells are separated by %s", path, _SEPARATORS[separator])
+    if index:
+        _logger.info("%s: its first column has no name, and is left out as an index", path)
+    return Sheet(path, header, rows)
+
+
+def decoded(path: str, content: bytes) -> str:
+    """Returns the text of the content of a file, in UTF-8, UTF-16 or cp1252.
+
+    Raises:
+        ValueError: it is not a text in one of them.
+    """
+    for mark, encoding in _MARKS.items():
+        if content.startswith(mark):
+            return content.decode(encoding)
+    # Without a mark: every other byte of most texts in UTF-16 is 0.
+    for start, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if len(content) > 1 and not any(content[start : start + 64 : 2]):
+            return content.decode(encoding)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        text = content.decode("cp1252")
+        row = content.count(b"\n", 0, error.start) + 1
+        _logger.info("%s is not in UTF-8 (row %d), and is read as cp1252", path, row)
+        return text
+
+
+def _lines(text: str, separator: str) -> Iterator[list[str]]:
+    reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
+    rows = (row for row in reader if row)
+    yield from ([name.strip() for name in row] for row in _first(rows))
+    yield from rows
+
+
+def _first(rows: Iterator[list[str]]) -> list[list[str]]:
+    row = next(rows, None)
+    return [] if row is None else [row]
+
+
+def _separator(text: str) -> str:
+    """Returns the first separator that divides all rows alike, else that of most names."""
+    widths: dict[str, int] = {}
+    for separator in _SEPARATORS:
+        try:
+            lines = _lines(text, separator)
+            widths[separator] = names = len(next(lines, []))
+            if names > 1 and {len(row) for row in lines} <= {names, names + 1}:
+                return separator
+        except csv.Error:
+            widths.setdefault(separator, 0)
+    return max(widths, key=lambda separator: widths[separator])
+
+
+def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:
+    """Returns the lines without a nameless first column, as pandas and R write one.
+
+    A nameless last column without any value, of separators at the end of each line, goes too.
+    """
+    if len(lines) < 2 or len(lines[0]) < 2:
+        return lines, False
+    if not any(line[-1] for line in lines) and len(set(map(len, lines))) == 1:
+        lines = [line[:-1] for line in lines]
+    if lines[0][0] == "":
+        return [line[1:] for line in lines], True
+    if {len(row) for row in lines[1:]} == {len(lines[0]) + 1}:  # of R, without a cell in line 1
+        return [lines[0], *(row[1:] for row in lines[1:])], True
+    return lines, False
+
+
+def _replace_decimal_commas(rows: list[list[str]]) -> None:
+    """Replaces the comma of numbers, which a table with semicolons may have, by a point."""
+    for column, cells in enumerate(zip(*rows, strict=True)):
+        filled = [cell.strip() for cell in cells if cell.strip()]
+        has_comma = any("," in cell for cell in filled)
+        if has_comma and all(map(_DECIMAL_COMMA.fullmatch, filled)):
+            for row in rows:
+                row[column] = row[column].replace(",", ".")

@@ -1,0 +1,130 @@
+"""`generic-trainer predict`: predictions of a published model for rows of a table."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from generic_trainer._core.files import is_remote, read_text
+from generic_trainer._core.texts import describe, parse_json
+from generic_trainer.cli._csv import is_empty
+from generic_trainer.cli._csv_text import decoded, sheet_of_text
+from generic_trainer.cli._options import add_command, require_files
+from generic_trainer.cli._validate import require_model
+from generic_trainer.errors import ConfigurationError, DataError
+
+_STDIN = "-"
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to the program."""
+    add_command(commands, _predict, rows={"nargs": "?", "default": _STDIN})
+
+
+def _predict(options: argparse.Namespace) -> int:
+    """Print the predictions of a published model for rows of a table.
+
+    Prints a line for each row, as CSV under the names of the model's outputs. The model is called
+    with tf.Examples of the columns that it uses, as a server calls it; other columns are ignored.
+    Its operations run in this process, without the confinement of the checks.
+
+    Options:
+        model MODEL: local directory with saved_model.pb
+        rows ROWS: a CSV file with a first line of names, or JSON objects, one in a line; default:
+            standard input
+        --signature NAME: signature to call (default: serving_default)
+        --json: print each prediction as a line of JSON
+    """
+    if is_remote(options.model):
+        raise ConfigurationError(f"MODEL: {options.model} is remote: copy it to a local directory")
+    require_model(Path(options.model))
+    if options.rows != _STDIN:
+        require_files(ROWS=options.rows)
+    rows, places = _read(options.rows)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from generic_trainer.validation import ServedModel  # it imports NumPy
+
+    model = ServedModel(options.model, options.signature)
+    strings = {name for name, feature in model.features.items() if feature.dtype == "string"}
+    rows = [
+        {
+            name: None if isinstance(cell, str) and name not in strings and is_empty(cell) else cell
+            for name, cell in row.items()
+        }
+        for row in rows
+    ]
+    outputs = model.predict(rows, places)
+    printed = [
+        {name: _plain(array[row]) for name, array in outputs.items()} for row in range(len(rows))
+    ]
+    if options.json:
+        for each in printed:
+            print(json.dumps(each, ensure_ascii=False))
+        return 0
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(outputs)
+    for each in printed:
+        cells = each.values()
+        writer.writerow(
+            json.dumps(c, ensure_ascii=False) if isinstance(c, list) else c for c in cells
+        )
+    return 0
+
+
+def _read(path: str) -> tuple[Sequence[Mapping[str, Any]], list[str]]:
+    """Returns the rows of a file or of standard input, and the place of each for messages.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    name = "standard input" if path == _STDIN else path
+    try:
+        text = (
+            decoded(name, sys.stdin.buffer.read())
+            if path == _STDIN
+            else read_text(path, lambda content: decoded(name, content))
+        )
+    except (OSError, ValueError) as error:
+        raise DataError(f"{name} cannot be read: {error}", path=name) from error
+    if not text.lstrip().startswith(("{", "[")):
+        sheet = sheet_of_text(name, text)
+        rows = [dict(zip(sheet.names, row, strict=True)) for row in sheet.rows]
+        return rows, [f"{name}, row {number}" for number in range(2, len(rows) + 2)]
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if text.lstrip().startswith("["):  # one list of all rows
+        lines = [(1, text)]
+    found: list[Any] = []
+    places: list[str] = []
+    for number, line in lines:
+        try:
+            value = parse_json(line)
+        except ValueError as error:
+            message = f"{name}, line {number}: expected a JSON object: {error}"
+            raise DataError(message, path=name) from error
+        values = value if isinstance(value, list) else [value]
+        found += values
+        places += [f"{name}, line {number}"] * len(values)
+    for value, place in zip(found, places, strict=True):
+        if not isinstance(value, dict):
+            raise DataError(f"{place}: expected a JSON object, found {describe(value)}", path=name)
+    if not found:
+        raise DataError(f"{name} has no rows", path=name)
+    return found, places
+
+
+def _plain(value: Any) -> Any:
+    """Returns a part of an output as a value of JSON; a float as short as its type allows."""
+    if getattr(value, "ndim", 0):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if hasattr(value, "item") and not hasattr(value, "decode"):
+        kind = value.dtype.kind
+        return float(str(value)) if kind == "f" else value.item()
+    return value

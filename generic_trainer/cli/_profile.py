@@ -1,0 +1,122 @@
+"""The profile of a table: the kind of its task, and the kinds of its columns.
+
+`generic-trainer init` writes a project from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from generic_trainer.cli._csv import Table
+from generic_trainer.errors import DataError
+
+Task = Literal["regression", "two classes", "many classes"]
+_MOST_CLASSES = 100  # of a label that is text
+_MOST_INTEGER_CLASSES = 10  # a label of more different integers is an amount
+_ROWS_PER_CLASS = 5
+_MOST_CATEGORIES = 50
+_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+# Batches: small ones learn more of few rows, large ones are faster.
+_FEW_ROWS, _SMALL_BATCH, _LARGE_BATCH = 10_000, 32, 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """The task and the columns of a table.
+
+    Attributes:
+        label: the column to predict.
+        task: of the label.
+        classes: the label's values, sorted; empty for a regression.
+        columns: "numbers", "categories" and "texts" → columns of this kind, without empty kinds.
+        remarks: sentences for the user.
+        batch_size: rows of a batch.
+        rows: number of rows.
+    """
+
+    label: str
+    task: Task
+    classes: Sequence[str | int]
+    columns: dict[str, list[str]]
+    remarks: list[str]
+    batch_size: int
+    rows: int
+
+
+def profile_of(table: Table, label: str) -> Profile:
+    """Returns the profile of a table.
+
+    Raises:
+        DataError: the label does not exist, has empty cells, or cannot be predicted; or no other
+            column has more than one value.
+    """
+    table.require_label(label)
+    cells = {name: table.column(name) for name in table.columns}
+    task, classes = _task(table, label, cells[label])
+    columns: dict[str, list[str]] = {"numbers": [], "categories": [], "texts": []}
+    remarks: list[str] = []
+    for name, kind in table.columns.items():
+        if name == label:
+            continue
+        filled = [cell for cell in cells[name] if cell]
+        distinct = set(filled)
+        if len(distinct) + (len(filled) < len(cells[name])) < 2:
+            remarks.append(f"Left out: {name!r}, which has the same value in every row.")
+        elif kind is not str and _is_row_number(filled, len(cells[name])):
+            remarks.append(f"Left out: {name!r}, which numbers the rows.")
+        elif kind is not str:
+            columns["numbers"].append(name)
+        elif all(map(_DATE.fullmatch, distinct)):
+            columns["texts"].append(name)
+            remarks.append(f"{name!r} has dates, read as text: columns of year and month say more.")
+        elif len(distinct) <= min(_MOST_CATEGORIES, len(filled) // 2):
+            columns["categories"].append(name)
+        elif len(distinct) == len(filled) and not any(" " in cell.strip() for cell in distinct):
+            remarks.append(f"Left out: {name!r}, which has another word in every row.")
+        else:
+            columns["texts"].append(name)
+    columns = {kind: names for kind, names in columns.items() if names}
+    if not columns:
+        left_out = " ".join(remarks)
+        message = f"{table.path}: no column is left to predict {label!r} from. {left_out}"
+        raise DataError(message, path=table.path)
+    rows = len(cells[label])
+    batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
+    return Profile(label, task, classes, columns, remarks, batch_size, rows)
+
+
+def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[str | int]]:
+    distinct, kind = set(cells), table.columns[label]
+    if len(distinct) < 2:
+        message = f"column {label!r} is the label, but has the value {cells[0]!r} in every row"
+        raise DataError(message, path=table.path, feature=label)
+    classes: list[str | int] = []
+    if kind is str:
+        most = min(_MOST_CLASSES, len(cells) // _ROWS_PER_CLASS)
+        if len(distinct) > max(most, 2):
+            raise DataError(
+                f"column {label!r} is the label, but has {len(distinct)} different texts in "
+                f"{len(cells)} rows: expected numbers, or at most {most} classes",
+                path=table.path,
+                feature=label,
+            )
+        classes += sorted(distinct)
+    elif all(map(_is_whole, distinct)):
+        values = sorted({int(float(cell)) for cell in distinct})
+        if len(values) <= min(_MOST_INTEGER_CLASSES, len(cells) // _ROWS_PER_CLASS):
+            classes += values
+    if not classes:
+        return "regression", []
+    return "two classes" if len(classes) == 2 else "many classes", classes
+
+
+def _is_whole(cell: str) -> bool:
+    return float(cell).is_integer() and abs(float(cell)) < 2**31
+
+
+def _is_row_number(filled: Sequence[str], rows: int) -> bool:
+    """Whether the values are 0, 1, 2, ... or 1, 2, 3, ..."""
+    return any(list(filled) == [str(start + row) for row in range(rows)] for start in (0, 1))

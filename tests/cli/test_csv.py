@@ -1,0 +1,176 @@
+"""CSV files as people have them: markers for empty cells, separators, encodings, an index."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from generic_trainer import cli
+from generic_trainer._core.records import read_records
+from generic_trainer._core.texts import load_schema
+from generic_trainer.cli._csv import read_csv, write_examples, write_schema
+from generic_trainer.data import parse_spec
+from tests import helpers
+
+ROWS = [(str(area), f"{area}.5", ["north", "west"][area % 2]) for area in range(120)]
+
+
+def table(
+    cells: dict[tuple[int, int], str] | None = None,
+    separator: str = ",",
+    change: Callable[[str], str] = str,
+    head: str = "area,price,place",
+) -> str:
+    rows = [list(row) for row in ROWS]
+    for (row, column), cell in (cells or {}).items():
+        rows[row - 2][column] = cell
+    lines = [head.split(","), *rows]
+    return "".join(change(separator.join(line)) + "\n" for line in lines)
+
+
+COLUMNS = ["area INT", "price FLOAT", "place BYTES"]
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        pytest.param(table(), COLUMNS, id="clean"),
+        pytest.param(
+            table({(5, 0): "NA", (6, 0): "nan", (7, 1): "#N/A", (8, 1): " ", (9, 2): "NA"}),
+            ["area INT, may be missing", "price FLOAT, may be missing", "place BYTES"],
+            id="markers",
+        ),
+        pytest.param(table(separator=";", change=lambda s: s.replace(".", ",")), COLUMNS, id=";"),
+        pytest.param(table(separator="\t"), COLUMNS, id="tab"),
+        pytest.param(table(separator="|"), COLUMNS, id="|"),
+        pytest.param(table().encode("utf-16"), COLUMNS, id="utf-16"),
+        pytest.param(table().encode("utf-16-le"), COLUMNS, id="utf-16 without a mark"),
+        pytest.param(table().encode("utf-8-sig"), COLUMNS, id="utf-8 with a mark"),
+        pytest.param(table({(9, 2): "Köln"}).encode("cp1252"), COLUMNS, id="cp1252"),
+        pytest.param(table(change=lambda line: f",{line}"), COLUMNS, id="index of pandas"),
+        pytest.param(table(change=lambda s: s if "place" in s else f"7,{s}"), COLUMNS, id="R"),
+        pytest.param(table(change=lambda line: f"{line},"), COLUMNS, id="separator at the end"),
+        pytest.param(
+            table({(row, 1): "on request" for row in range(2, 20)}),
+            ["area INT", "price BYTES", "place BYTES"],
+            id="text among numbers",
+        ),
+        pytest.param(
+            table({(3, 0): "1a"}), ["area BYTES", "price FLOAT", "place BYTES"], id="a code"
+        ),
+        pytest.param(
+            table({(3, 0): f"1{0:020}"}),
+            ["area BYTES", "price FLOAT", "place BYTES"],
+            id="beyond 64 bits",
+        ),
+    ],
+)
+def test_a_table_is_read(tmp_path: Path, content: str | bytes, columns: list[str]) -> None:
+    path = tmp_path / "houses.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    found = read_csv({"": str(path)})
+
+    schema = load_schema(write_schema(found, str(tmp_path / "schema.pbtxt")))
+    names = {schema_pb2.INT: "INT", schema_pb2.FLOAT: "FLOAT", schema_pb2.BYTES: "BYTES"}
+    assert columns == [
+        f"{each.name} {names[each.type]}" + ("" if each.HasField("shape") else ", may be missing")
+        for each in schema.feature
+    ]
+    written = write_examples(found, str(tmp_path / "examples"))
+    records = {split: read_records(*patterns, 1000) for split, patterns in written.items()}
+    assert sum(map(len, records.values())) == len(ROWS)
+    for split, rows in records.items():  # as CsvExampleGen does
+        buckets = {int(hashlib.sha256(row).hexdigest(), 16) % 3 for row in rows}
+        assert buckets == ({2} if split == "eval" else {0, 1})
+    parsed = parse_spec(schema)
+    tf.io.parse_example([*records["train"], *records["eval"]], parsed)
+
+
+READS = """
+from generic_trainer.data import TensorFlowDatasetOptions, load_schema
+
+def run_fn(fn_args):
+    options = TensorFlowDatasetOptions(batch_size=8, label_key="price")
+    schema = load_schema(fn_args.schema_path)
+    dataset = fn_args.data_accessor.tf_dataset_factory(fn_args.train_files, options, schema)
+    dataset.map(lambda features, label: tf.expand_dims(features["area"], -1))
+"""
+
+
+def run(tmp_path: Path, content: str | bytes, *words: str, module: str = READS) -> int:
+    path = tmp_path / "houses.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    module_file = helpers.write_module(tmp_path, module)
+    output = str(tmp_path / "runs")
+    return cli.main(["run", module_file, "--examples", str(path), "--output", output, *words])
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        pytest.param(
+            table({(9, 1): "?", (12, 1): "?"}),
+            [],
+            "houses.csv, row 9, column 'price': expected a number, found '?', as in 1 more of its "
+            "cells. Correct it, or leave it empty;",
+            id="not a number",
+        ),
+        pytest.param(
+            table(),
+            ["--schema", "schema.pbtxt"],
+            "houses.csv, row 2, column 'price': expected an integer, found '0.5'",
+            id="not the number of the schema",
+        ),
+        pytest.param(
+            table({(4, 1): "NA"}),
+            ["--contract", "contract.yaml"],
+            "column 'price' is the label, but 1 of 120 cells are empty, the first in",
+            id="label of the contract",
+        ),
+        pytest.param(
+            table(separator=";").replace("7;7.5;", "7;"),
+            [],
+            "houses.csv, row 9: expected 3 cells, found 2, separated by semicolons",
+            id="a row that is too short",
+        ),
+        pytest.param(b"a,b\n1,\x81\n", [], "in UTF-8, UTF-16 or cp1252:", id="encoding"),
+        pytest.param("a,b\n1,2\n1,2\n", [], "by a hash of each row none", id="no rows for a split"),
+        pytest.param(table(head="area,,place"), [], "a different name for each", id="no name"),
+    ],
+)
+def test_a_mistake_is_named(
+    tmp_path: Path,
+    content: str | bytes,
+    words: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "schema.pbtxt").write_text('feature { name: "price" type: INT }')
+    (tmp_path / "contract.yaml").write_text("label_keys: [price]")
+    assert run(tmp_path, content, *words) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") <= 6
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("cells", "messages"),
+    [
+        ({(5, 0): "NA"}, ["'area', in which 1 of 120 cells are empty", "tf.sparse.to_dense(x, "]),
+        ({(5, 1): ""}, ["column 'price' is the label, but 1 of 120 cells are empty", "row 5"]),
+    ],
+)
+def test_a_module_learns_which_column_has_empty_cells(
+    tmp_path: Path,
+    cells: dict[tuple[int, int], str],
+    messages: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(tmp_path, table(cells), module=READS) in (1, 2)
+    error = capsys.readouterr().err
+    assert [text for text in messages if text not in error] == []

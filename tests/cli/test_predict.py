@@ -1,0 +1,121 @@
+"""`generic-trainer predict`: predictions for rows as a person has them."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer import cli
+from generic_trainer.training import export_model
+
+SPEC = {
+    "area": tf.io.FixedLenFeature([1], tf.float32),
+    "rooms": tf.io.VarLenFeature(tf.int64),
+    "the place": tf.io.VarLenFeature(tf.string),
+}
+
+
+class Model(tf.Module):
+    """The price is the area, and 100 for each room; the place is returned."""
+
+    def __call__(self, features: dict[str, Any]) -> dict[str, tf.Tensor]:
+        rooms, place = (
+            tf.sparse.to_dense(tf.SparseTensor(x.indices, x.values, [x.dense_shape[0], 1]))[:, 0]
+            for x in (features["rooms"], features["the place"])
+        )
+        price = features["area"][:, 0] + 100.0 * tf.cast(rooms, tf.float32)
+        return {"price": price, "place": place, "both": tf.stack([price, price / 2], axis=1)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("model"))
+    return export_model(Model(), folder, feature_spec=SPEC, columns_signature="columns")
+
+
+CSV = "id,rooms,area,the place\n7,2,1.5,Köln\n8,NA,2,\n"
+LINES = '{"area": 1.5, "rooms": 2, "the place": "Köln", "id": [1]}\n\n{"area": 2, "rooms": null}\n'
+PREDICTED = [
+    {"both": [201.5, 100.75], "place": "Köln", "price": 201.5},
+    {"both": [2.0, 1.0], "place": "", "price": 2.0},
+]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (CSV, []),
+        (CSV.replace(",", ";").encode("utf-16"), []),
+        (LINES, []),
+        (f"[{LINES.strip().replace(chr(10) * 2, ',')}]", []),
+        (CSV.replace("the place", "the_place"), ["--signature", "columns"]),
+    ],
+)
+@pytest.mark.parametrize("from_input", [False, True])
+def test_rows_are_predicted(
+    model: str,
+    content: str | bytes,
+    words: list[str],
+    from_input: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    encoded = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "rows").write_bytes(encoded)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(encoded)))
+    rows = [] if from_input else [str(tmp_path / "rows")]
+
+    assert cli.main(["predict", model, *rows, "--json", *words]) == 0
+
+    assert list(map(json.loads, capsys.readouterr().out.splitlines())) == PREDICTED
+
+
+def test_predictions_are_a_table(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text(CSV)
+    assert cli.main(["predict", model, str(tmp_path / "rows.csv")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "both,place,price",
+        '"[201.5, 100.75]",Köln,201.5',
+        '"[2.0, 1.0]",,2.0',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        ("area\n1\n\n", ["--signature", "column"], "(did you mean 'columns'?); it has ['columns',"),
+        ("rooms\n1\n", [], "row 2, column 'area': the model needs a value, and there is none"),
+        ("area\n1\nx\n", [], "row 3, column 'area': expected a number, found 'x'"),
+        ("area,rooms\n1,2.5\n", [], "row 2, column 'rooms': expected an integer, found '2.5'"),
+        ('{"area": 1, "the place": 2}', [], "line 1, column 'the place': expected a string"),
+        ('{"area": 1}\n7', [], "line 2: expected a JSON object, found 7"),
+        ('{"area": 1', [], "line 1: expected a JSON object: "),
+        ("", [], "found an empty file"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named(
+    model: str,
+    content: str,
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "rows").write_text(content)
+    assert cli.main(["predict", model, str(tmp_path / "rows"), *words]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err and printed.err.count("\n") <= 6 and not printed.out
+
+
+def test_a_directory_that_is_not_a_model(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text(CSV)
+    assert cli.main(["predict", str(tmp_path), str(tmp_path / "rows.csv")]) == 2
+    assert "is not a SavedModel for serving" in capsys.readouterr().err
