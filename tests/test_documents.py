@@ -219,7 +219,3 @@ def test_every_exit_status_is_told() -> None:
     page = (DOCS / "errors.md").read_text(encoding="utf-8")
     told = {int(n) for row in re.findall(r"(?m)^\| ([\d, ]+) \|", page) for n in row.split(",")}
     assert {failure.exit_code for failure in Failure} <= told
-
-
-def test_the_readme_is_two_screens() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110

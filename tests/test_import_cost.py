@@ -69,7 +69,7 @@ WRONG_CALLS = {
     "verify docs --key no": "--key: no does not exist",
     "verify gs://x --key setup.py": "MODEL: gs://x is remote: copy it to a local directory",
     "explain sesion": "unknown check 'sesion' (did you mean 'session'?)",
-    "migrate no.py": "migrate: no.py cannot be read: [Errno 2] No such file",
+    "migrate no.py": "no.py cannot be read: [Errno 2] No such file",
     "init .": "README.md exists already",
     "publish no": "publish: wrong options: RUN: no does not exist",
 }

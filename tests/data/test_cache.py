@@ -88,8 +88,9 @@ def cut(file: Path) -> None:
 
 
 def shuffled(pattern: str, budget_bytes: int, num_epochs: int = 2) -> list[int]:
-    factory = make_dataset_factory(memory_budget_bytes=budget_bytes, seed=5)
-    return ids(factory(pattern, options(num_epochs=num_epochs), schema_of()))
+    factory = make_dataset_factory(memory_budget_bytes=budget_bytes)
+    chosen = options(num_epochs=num_epochs, shuffle_seed=5)
+    return ids(factory(pattern, chosen, schema_of()))
 
 
 def test_the_order_is_that_of_a_process_that_parses(

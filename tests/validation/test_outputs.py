@@ -86,7 +86,10 @@ def stateful(name: str) -> Make:
         inputs = keras.Input(batch_shape=(4, 3, 2))
         network = keras.Model(inputs, keras.layers.LSTM(3, stateful=True, name="memory")(inputs))
         spec = tf.TensorSpec([4, 3, 2], tf.float32, name="x")
-        return serving_keras(network, network, spec)
+        module = serving_keras(network, network, spec)
+        # Keras 3 does not list them among the model's variables.
+        module.states = [getattr(each, "value", each) for each in network.layers[-1].states]
+        return module
 
     return make
 

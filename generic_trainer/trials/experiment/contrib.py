@@ -22,7 +22,7 @@
 
 import contextlib
 import functools
-import importlib
+import importlib.util
 import inspect
 import logging
 import pkgutil
@@ -35,7 +35,6 @@ from types import ModuleType
 from typing import Any
 
 from generic_trainer._core import internals
-from generic_trainer._core.lazy import is_installed
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials.experiment._learn import (
     ExportStrategy,
@@ -133,7 +132,7 @@ class _Part(ModuleType):
                 return _as_then(found, name) if source in _TAKE_OTHER_ARGUMENTS else found
         if name in _MODULES.split():
             return importlib.import_module(f"{self.__name__}.{name}")
-        if "tf_slim" in _PARTS[part] and not is_installed("tf_slim"):
+        if "tf_slim" in _PARTS[part] and importlib.util.find_spec("tf_slim") is None:
             raise ConfigurationError(
                 f"tf.contrib.{path}.{name} is looked for in tf_slim, which is not installed: "
                 "pip install tf_slim, or GenericTrainer's extra `slim`."
