@@ -55,7 +55,8 @@ class Data:
     def training(self, start: int) -> tf.data.Dataset:
         """Returns batches without end, from the one after the first `start` on."""
         # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-        return self._training.repeat().skip(start)
+        data = self._training.repeat().skip(start)
+        return _not_ahead(data) if self.is_of_python else data
 
     def validation(self) -> tf.data.Dataset:
         """Returns the batches of one pass."""
@@ -238,10 +239,18 @@ class _Sequence(Data):
                 yield batch
 
         dataset = tf.data.Dataset.from_generator(batches, output_signature=self._spec)
-        # A batch that tf.data reads ahead would be lost at a restart, with its random draws.
-        options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False
-        return dataset.with_options(options)
+        # A batch that is read ahead would be lost at a restart, with its random draws.
+        return _not_ahead(dataset)
+
+
+def _not_ahead(data: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns data that are read when they are asked for, unless the user prefetches them.
+
+    Else a thread of tf.data draws from Python's generators while the trial sets or uses them.
+    """
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return data.with_options(options)
 
 
 def _spec(samples: list[Any]) -> Any:
