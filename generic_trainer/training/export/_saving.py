@@ -13,7 +13,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.files import write_whole
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ConfigurationError, ExportError
-from generic_trainer.training._walk import serves_training
+from generic_trainer.training._walk import serves_training, walk
 
 T = TypeVar("T")
 
@@ -65,6 +65,9 @@ def tracked_parts(root: Any) -> list[Any]:
         elif is_keras_3(node) and hasattr(node, "variables"):
             parts.update((id(variable), variable) for variable in map(_unwrapped, node.variables))
         waiting.extend(tf.train.TrackableView.children(node).values())
+    # Keras 3 hides from TensorFlow the layers in lists and dicts, with their tables.
+    hidden = (part for _, part in walk(root, deferred={}) if isinstance(part, _SAVED))
+    parts.update((id(part), part) for part in hidden if not isinstance(part, tf.Variable))
     return list(parts.values())
 
 

@@ -75,3 +75,41 @@ def test_sequential_model_whose_input_has_a_name(keras: Any, made: str, tmp_path
     served = serve(tf.constant([example(x=[1.0, 2.0])]))
     expected = model(tf.constant([[1.0, 2.0]]))
     np.testing.assert_allclose(served["outputs"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "nested"])
+def test_layers_in_containers_after_training(keras: Any, kind: str, tmp_path: Path) -> None:
+    class Recommender(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            users, items = (keras.layers.StringLookup(vocabulary=[*each]) for each in ("ab", "cd"))
+            self.look_up: Any = {
+                "list": [users, items],
+                "dict": {"user": users, "item": items},
+                "nested": {"all": [{"user": users}, (items,)]},
+            }[kind]
+            self.embed = [keras.layers.Embedding(3, 2), keras.layers.Embedding(3, 2)]
+            self.score = keras.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            found = self.look_up
+            if kind == "nested":
+                users, items = found["all"][0]["user"], found["all"][1][0]
+            else:
+                users, items = found if kind == "list" else (found["user"], found["item"])
+            ids = users(inputs["user"]), items(inputs["item"])
+            embedded = [embed(each) for embed, each in zip(self.embed, ids, strict=True)]
+            return self.score(tf.reshape(tf.concat(embedded, -1), [-1, 4]))
+
+    batch = {"user": tf.constant([["b"]]), "item": tf.constant([["c"]])}
+    model = Recommender()
+    model.compile("adam", "mse")
+    model.fit(tf.data.Dataset.from_tensors((batch, [[1.0]])), verbose=0)
+    spec = {name: tf.io.FixedLenFeature([1], tf.string) for name in batch}
+    inputs = {name: name for name in batch}
+    directory = move(export_model(model, tmp_path / "1", feature_spec=spec, inputs=inputs))
+    served = serve(directory, examples=[example(user=[b"b"], item=[b"c"])])
+    np.testing.assert_allclose(served["outputs"], model(batch), rtol=1e-5)
+    variables = tf.train.list_variables(f"{directory}/variables/variables")
+    sizes = sorted(np.prod(shape, dtype=int) for _, shape in variables if shape)
+    assert sizes == [1, 4, 6, 6]  # without those of the optimizer
