@@ -180,9 +180,32 @@ class Drawn(Subclassed):
         return Drawing()
 
 
+class Stateful(OneWeight):
+    """Keeps a state per row from batch to batch, which needs batches of a size that is known."""
+
+    def make_model(self):
+        layers = [tf.keras.layers.GRU(2, stateful=True), tf.keras.layers.Dense(1)]
+        return tf.keras.Sequential([tf.keras.Input(batch_shape=[1, 3, 1]), *layers])
+
+    def build_training_data_loader(self):
+        return np.tile(X[:, None], [1, 3, 1]), 2 * X
+
+    build_validation_data_loader = build_training_data_loader
+
+
 @pytest.mark.parametrize(
     "trial_class",
-    [Schedule, Adversarial, Shuffled, ShuffledArrays, Shuffling, Generated, Mapped, Drawn],
+    [
+        Schedule,
+        Adversarial,
+        Shuffled,
+        ShuffledArrays,
+        Shuffling,
+        Generated,
+        Mapped,
+        Drawn,
+        Stateful,
+    ],
 )
 def test_losses_go_on(resumed, trial_class):
     expected, found = resumed(trial_class)
