@@ -5,11 +5,23 @@ from typing import Any
 
 from generic_trainer._core.files import copy_tree, gfile
 from generic_trainer.errors import ExportError
+from generic_trainer.estimator._tensorflow import tf
 
 
 def copy_newest_export(estimator: Any, exporter: Any, target: str) -> None:
-    """Copies an exporter's newest SavedModel, which stays where it is, into `target`."""
-    copy_newest(os.path.join(estimator.model_dir, "export", exporter.name), target)
+    """Copies an exporter's newest SavedModel, which stays where it is, into `target`.
+
+    A FinalExporter exports first if it has not: it only knows that training has ended where that
+    ends at `max_steps`, and not where it ends with the data.
+
+    Raises:
+        ExportError: there is none.
+    """
+    folder = os.path.join(estimator.model_dir, "export", exporter.name)
+    newest = estimator.latest_checkpoint()
+    if isinstance(exporter, tf.estimator.FinalExporter) and newest and not _times(folder):
+        exporter.export(estimator, folder, newest, {}, is_the_final_export=True)
+    copy_newest(folder, target)
 
 
 def copy_newest(folder: str, target: str) -> None:
@@ -18,14 +30,17 @@ def copy_newest(folder: str, target: str) -> None:
     Raises:
         ExportError: there is none.
     """
-    names = gfile().listdir(folder) if gfile().isdir(folder) else []
-    # Times are in seconds. Unfinished exports are not a number.
-    times = [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
+    times = _times(folder)
     if not times:
         raise ExportError(
             f"The exporter {os.path.basename(folder)!r} has written no model: expected one in "
-            f"{folder}. A FinalExporter exports when training ends at TrainSpec(max_steps=...), a "
-            "BestExporter when the metric that it compares improves.",
+            f"{folder}. A BestExporter exports when the metric that it compares improves.",
             path=folder,
         )
     copy_tree(os.path.join(folder, str(max(times))), target)
+
+
+def _times(folder: str) -> list[int]:
+    names = gfile().listdir(folder) if gfile().isdir(folder) else []
+    # Times are in seconds. Unfinished exports are not a number.
+    return [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]

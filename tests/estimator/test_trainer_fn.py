@@ -173,6 +173,16 @@ def test_an_exporter_that_exports_nothing(tmp_path: Path) -> None:
         run(tmp_path, class_source, steps=1)
 
 
+def test_a_training_that_ends_with_its_data_is_exported(tmp_path: Path) -> None:
+    source = """
+        def trainer_fn(trainer_fn_args, schema, endless=trainer_fn):
+            spec = endless(trainer_fn_args, schema)
+            once = lambda: read(trainer_fn_args.train_files).take(50)
+            return {**spec, "train_spec": tf.estimator.TrainSpec(once)}
+    """
+    assert weight_of(run(tmp_path, source)) == pytest.approx(2.0, abs=0.01)
+
+
 def test_a_worker_that_is_lost_before_its_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
