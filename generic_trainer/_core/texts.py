@@ -9,6 +9,7 @@ import difflib
 import functools
 import itertools
 import json
+import keyword
 import math
 import os
 import re
@@ -87,13 +88,15 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
     """Returns name → name that an input of a signature can have, different for each.
 
     TensorFlow allows ASCII letters, digits, `_` and `.`, no `_` at the start, and no two names that
-    differ in case alone: `"size (m2)"` becomes `size__m2_`.
+    differ in case alone: `"size (m2)"` becomes `size__m2_`. Python 3.11 and later allow no word of
+    Python's: `class` becomes `class_`.
     """
     found: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
         cleaned = re.sub(r"[^A-Za-z0-9_.]", "_", name)
         cleaned = f"column{cleaned}" if cleaned.startswith(("_", ".")) else cleaned
+        cleaned = f"{cleaned}_" if keyword.iskeyword(cleaned) else cleaned
         choices = itertools.chain([cleaned], (f"{cleaned}_{n}" for n in itertools.count(2)))
         found[name] = next(each for each in choices if each.lower() not in taken)
         taken.add(found[name].lower())

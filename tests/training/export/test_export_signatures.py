@@ -182,7 +182,7 @@ def test_columns_of_any_name_and_with_missing_values_in_a_signature_of_their_own
     outputs = tf.saved_model.load(directory).signatures["columns"](
         **{
             "miles__all_": tf.constant([1.0, 2.0]),
-            "class": tf.constant([2**60, 1], tf.int64),
+            "class_": tf.constant([2**60, 1], tf.int64),
             "column_pixels": tf.ones([2, 2, 2]),
             "seats": tf.constant([3.0, float("nan")]),
             "Seats_2": tf.constant(["", "cash"]),
