@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from generic_trainer._core.files import gfile
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.training.resume._fit import Resume
 from generic_trainer.training.resume._manager import CheckpointManager, fitting
@@ -149,6 +150,7 @@ def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
         return False
     with fitting(saved.path):
         ModelState(model).read_weights(saved.path, all_now=True)
-        if not model.weights:
+        # Keras 2 raises an error of its own for the weights of a model that has not been built.
+        if not (is_keras_3(model) or model.built) or not model.weights:
             raise ValueError("the model has no weights yet: call it on a batch before")
     return True
