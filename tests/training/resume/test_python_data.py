@@ -86,7 +86,7 @@ def trained(keras: Any, make: Any, directory: Path, end: int, **arguments: Any) 
     arguments = {name: each(keras) if callable(each) else each for name, each in arguments.items()}
     resume = training.resume_callbacks(fn_args(directory), every_steps=1)
     history = model.fit(
-        data, epochs=3, verbose=0, callbacks=[*resume, ending(keras, end)], **arguments
+        data, epochs=4, verbose=0, callbacks=[*resume, ending(keras, end)], **arguments
     )
     return values(model), history.history["loss"]
 
