@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 
-def wait_until(is_so: Callable[[], Any], timeout_s: float = 60.0) -> bool:
+def wait_until(is_so: Callable[[], Any], timeout_s: float = 300.0) -> bool:
     """Waits for something, and returns whether it has come about in time."""
     deadline_s = time.monotonic() + timeout_s
     while not is_so():

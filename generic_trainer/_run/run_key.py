@@ -18,6 +18,8 @@ _ALWAYS = {"keras", "numpy", "tensorflow", "tf_keras"}
 def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[str, str]:
     """Returns the inputs of a run's result, of which the run key is the digest.
 
+    They are the fields that `TrainingRequest` declares as `InRunKey`.
+
     The paths of the inputs are not part of them: an upstream component that ran again and produced
     the same files has changed nothing, unless a file has more than 4 MiB; see
     `fingerprint_of_file`.
@@ -50,6 +52,7 @@ def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[s
         "custom_config": digest(request.custom_config),
         "train_steps": str(request.train_steps),
         "eval_steps": str(request.eval_steps),
+        "num_examples": digest(request.num_examples),  # many modules make steps of them
         "env": digest(dict(env)),
         "packages": ", ".join(sorted(_versions(request))),
         **{name: _files_digest([*filter(None, paths)]) for name, paths in inputs.items()},

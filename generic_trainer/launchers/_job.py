@@ -14,7 +14,7 @@ import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from generic_trainer._core.cluster import Task
 from generic_trainer._core.files import (
@@ -56,6 +56,13 @@ _CARRIED = re.compile(
 )
 # They concern this machine, or this process.
 _NOT_CARRIED = ("TF_GRPC_REUSE_PORT", "TF_FORCE_GPU_ALLOW_GROWTH")
+
+
+_T = TypeVar("_T")
+# Each field of a `TrainingRequest` says whether `parts_of_run_key` has it. What decides the result of
+# `run_fn` has to be there: otherwise a run would go on from the checkpoints of another one.
+InRunKey = Annotated[_T, "in the run key"]
+NotInRunKey = Annotated[_T, "not in the run key"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,31 +119,31 @@ class TrainingRequest:
             same `run_key`.
     """
 
-    user_code: UserCode
-    train_files: tuple[str, ...]
-    eval_files: tuple[str, ...]
-    split_files: Mapping[str, tuple[str, ...]]
-    examples_format: ExamplesFormat
-    model_dir: str
-    model_run_dir: str
-    scratch_dir: str
-    train_steps: int | None = None
-    eval_steps: int | None = None
-    schema_path: str | None = None
-    transform_graph_path: str | None = None
-    base_model: str | None = None
-    hyperparameters: Mapping[str, Any] | None = None
-    custom_config: Mapping[str, Any] | None = None
-    num_examples: Mapping[str, int] | None = None
-    raw_examples: tuple[str, ...] = ()
-    statistics_path: str | None = None
-    extra_inputs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    contract: ServingContract | None = None
-    eval_config: Any = None
-    consumers: tuple[str, ...] = ()
-    sign_with: str | None = None
-    run_key: str = "unnamed"
-    seed: int | None = None
+    user_code: InRunKey[UserCode]
+    train_files: InRunKey[tuple[str, ...]]
+    eval_files: InRunKey[tuple[str, ...]]
+    split_files: NotInRunKey[Mapping[str, tuple[str, ...]]]
+    examples_format: InRunKey[ExamplesFormat]
+    model_dir: NotInRunKey[str]
+    model_run_dir: NotInRunKey[str]
+    scratch_dir: NotInRunKey[str]
+    train_steps: InRunKey[int | None] = None
+    eval_steps: InRunKey[int | None] = None
+    schema_path: InRunKey[str | None] = None
+    transform_graph_path: InRunKey[str | None] = None
+    base_model: InRunKey[str | None] = None
+    hyperparameters: InRunKey[Mapping[str, Any] | None] = None
+    custom_config: InRunKey[Mapping[str, Any] | None] = None
+    num_examples: InRunKey[Mapping[str, int] | None] = None
+    raw_examples: NotInRunKey[tuple[str, ...]] = ()
+    statistics_path: NotInRunKey[str | None] = None
+    extra_inputs: InRunKey[Mapping[str, tuple[str, ...]]] = dataclasses.field(default_factory=dict)
+    contract: NotInRunKey[ServingContract | None] = None
+    eval_config: NotInRunKey[Any] = None
+    consumers: NotInRunKey[tuple[str, ...]] = ()
+    sign_with: NotInRunKey[str | None] = None
+    run_key: NotInRunKey[str] = "unnamed"
+    seed: NotInRunKey[int | None] = None
 
     @property
     def staging_dir(self) -> str:

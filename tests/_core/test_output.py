@@ -48,7 +48,7 @@ def run(tmp_path: Path, body: str, after: str = "") -> tuple[subprocess.Complete
         text=True,
         cwd=tmp_path,
         env={**os.environ, **own},
-        timeout=120,
+        timeout=300,
     )
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["training.log"]
     return done, log.read_text()

@@ -53,23 +53,46 @@ def test_the_same_inputs_elsewhere_change_nothing_but_the_environment_does(tmp_p
     assert parts(first, RATE="0.1")["env"] != parts(first, RATE="0.2")["env"]
 
 
-@pytest.mark.parametrize(
-    ("part", "changes"),
-    [
-        ("code", {"user_code": UserCode("trainer", digest="def")}),
-        ("run_fn", {"user_code": UserCode("other", digest="abc")}),
-        ("train_steps", {"train_steps": 11}),
-        ("eval_steps", {"eval_steps": 1}),
-        ("custom_config", {"custom_config": {"units": 16}}),
-        ("hyperparameters", {"hyperparameters": {"values": {"units": 16}}}),
-        ("examples_format", {"examples_format": ExamplesFormat(7)}),
-    ],
-)
-def test_what_decides_the_outcome_is_part_of_the_key(
-    tmp_path: Path, part: str, changes: dict[str, Any]
+FILE = "file"
+# Field in the key → another value.
+OTHERS: dict[str, Any] = {
+    "user_code": UserCode("trainer", digest="def"),
+    "train_files": (FILE,),
+    "eval_files": (FILE,),
+    "examples_format": ExamplesFormat(7),
+    "train_steps": 11,
+    "eval_steps": 1,
+    "schema_path": FILE,
+    "transform_graph_path": FILE,
+    "base_model": FILE,
+    "hyperparameters": {"values": {"units": 16}},
+    "custom_config": {"units": 16},
+    "num_examples": {"train": 8},
+    "extra_inputs": {"words": (FILE,)},
+}
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(TrainingRequest), ids=lambda each: each.name)
+def test_each_field_says_whether_it_is_in_the_key_and_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: dataclasses.Field[Any]
 ) -> None:
-    first, second = parts(request_in(tmp_path)), parts(request_in(tmp_path, **changes))
-    assert {name for name in first if first[name] != second[name]} == {part}
+    declared = str(field.type).partition("[")[0]
+    assert declared in ("InRunKey", "NotInRunKey"), "say which in TrainingRequest"
+    if declared == "InRunKey":
+        monkeypatch.chdir(tmp_path)
+        Path(FILE).write_text("another input")
+        before = request_in(tmp_path)
+        after = dataclasses.replace(before, **{field.name: OTHERS[field.name]})
+        assert parts(before) != parts(after)
+
+
+def test_function_and_data_view_are_in_the_key(tmp_path: Path) -> None:
+    for part, changes in {
+        "run_fn": {"user_code": UserCode("other", digest="abc")},
+        "data_view": {"examples_format": ExamplesFormat(6, str(tmp_path / "Split-train"))},
+    }.items():
+        first, second = parts(request_in(tmp_path)), parts(request_in(tmp_path, **changes))
+        assert {name for name in first if first[name] != second[name]} == {part}
 
 
 def test_versions_of_imported_packages_are_part_of_the_key(

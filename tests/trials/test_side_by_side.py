@@ -61,7 +61,7 @@ def test_trials_end_as_they_do_one_after_another(tmp_path: Path, run_experiment:
 
 
 def test_trials_train_at_the_same_time(tmp_path: Path) -> None:
-    together = threading.Barrier(3, timeout=60)
+    together = threading.Barrier(3, timeout=300)
 
     waiting = watched(lambda run, controller: together.wait())
     assert len(train(tmp_path, settings({**RANDOM, "max_trials": 3}), trial_class=waiting)) == 3

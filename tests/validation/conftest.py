@@ -14,7 +14,7 @@ Check = Callable[..., ValidationReport]
 @pytest.fixture(scope="session")
 def checker() -> Iterator[Checker]:
     # What rehearses an eval config would import it anew in every process.
-    with Checker(timeout_s=60, preload=("tensorflow_model_analysis",)) as running:
+    with Checker(timeout_s=300, preload=("tensorflow_model_analysis",)) as running:
         yield running
 
 

@@ -138,10 +138,10 @@ def test_examples_of_a_process_that_died_are_kept(check: Check) -> None:
 
 def test_an_endless_loop_fails_a_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = _without_end(tmp_path / "1")
-    with Checker(timeout_s=10) as impatient, caplog.at_level(logging.INFO):
+    with Checker(timeout_s=20) as impatient, caplog.at_level(logging.INFO):
         report = impatient.validate(str(folder))
         assert [result.name for result in report.failures] == ["scores"]
-        assert "10 s" in report["scores"].message
+        assert "20 s" in report["scores"].message
         assert "Still checking: scores" in caplog.messages  # a user sees what goes on meanwhile
 
 
@@ -209,7 +209,7 @@ def test_a_small_model_gets_little_memory(tmp_path: Path, monkeypatch: pytest.Mo
 def test_interrupted_and_killed_checks(good_model: Path, tmp_path: Path, scratch: Path) -> None:
     folder = _without_end(tmp_path / "1")
     handler = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    with Checker(timeout_s=15) as fragile:
+    with Checker(timeout_s=300) as fragile:
         interrupter = _when_checks_run(scratch, lambda: os.kill(os.getpid(), signal.SIGUSR1))
         with pytest.raises(KeyboardInterrupt):
             fragile.validate(str(folder))

@@ -190,7 +190,7 @@ def test_the_environment_stays_unreadable(tmp_path: Path, monkeypatch: pytest.Mo
     model = models.save(models.serving(serve, models.ROWS), tmp_path / "model")
     monkeypatch.setenv("GENERIC_SECRET", "hunter2")
     contract = ServingContract(signatures=(), allowed_ops=("ReadFile",))
-    with Checker(timeout_s=60) as checker:
+    with Checker(timeout_s=300) as checker:
         report = checker.validate(str(model), contract)
     assert "PATH=" in report["scores"].message  # it has read it
     assert "hunter2" not in report.to_json()

@@ -68,7 +68,7 @@ def test_drained_node_costs_no_step(hosts: Hosts, legacy: str) -> None:
         assert wait_until(lambda: started.exists() and '"step": ' in started.read_text(), 300)
         host = hosts.host_that_trains()
         hosts.drain(host, 180)
-        assert wait_until(lambda: "preempted in epoch" in hosts.log(name), 200), hosts.log(name)
+        assert wait_until(lambda: "preempted in epoch" in hosts.log(name)), hosts.log(name)
         go.touch()
         assert process.wait(400) == 0, hosts.log(name)
     drained = hosts.log(name)
