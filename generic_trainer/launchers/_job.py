@@ -59,8 +59,8 @@ _NOT_CARRIED = ("TF_GRPC_REUSE_PORT", "TF_FORCE_GPU_ALLOW_GROWTH")
 
 
 _T = TypeVar("_T")
-# Each field of a `TrainingRequest` says whether `parts_of_run_key` has it. What decides the result of
-# `run_fn` has to be there: otherwise a run would go on from the checkpoints of another one.
+# Each field of a `TrainingRequest` says whether `parts_of_run_key` has it. What decides the result
+# of `run_fn` has to be there: otherwise a run would go on from the checkpoints of another one.
 InRunKey = Annotated[_T, "in the run key"]
 NotInRunKey = Annotated[_T, "not in the run key"]
 
