@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -54,6 +55,7 @@ def kept_output(path: str) -> Iterator[None]:
     4. A second thread waits until the first has left.
     5. A program that opens /dev/stdout again, as `> /dev/stdout` in a shell does, empties a file:
        output of the last moment before may be lost. `>&1` and `>> /dev/stdout` do not.
+    6. The traceback of an error that leaves the block is added to the file, but not shown.
 
     Args:
         path: the file; output is appended to its content.
@@ -62,6 +64,7 @@ def kept_output(path: str) -> Iterator[None]:
         wait = "The run that logs to %s waits for the run of another thread."
         stack.enter_context(held(_process_lock, lambda: _logger.warning(wait, path)))
         local = stack.enter_context(_local_file(path))
+        stack.enter_context(_traceback_in(local))
         stack.enter_context(_copied_descriptors(local))
         for stream, redirected, descriptor in (
             (sys.stdout, contextlib.redirect_stdout, 1),
@@ -74,6 +77,16 @@ def kept_output(path: str) -> Iterator[None]:
                 stack.enter_context(redirected(_Tee(stream, kept)))
         stack.enter_context(_levels_apart())
         yield
+
+
+@contextlib.contextmanager
+def _traceback_in(path: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
+            traceback.print_exc(file=file)
+        raise
 
 
 @contextlib.contextmanager

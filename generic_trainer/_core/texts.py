@@ -28,9 +28,15 @@ _FLOAT_1_2 = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _MERGE = "tag:yaml.org,2002:merge"
 _SHOWN_CHARACTERS = 60
-# Lines that TensorFlow puts around the message of an error.
-_WRAPPING = ("Graph execution error", "Detected at node", "Original stack", 'File "', "<", "Node:")
-_NODE = re.compile(r"^\{\{.*?\}\} | \[Op:.*$|\.$")
+# Lines that TensorFlow puts around the message of an error, and parts of lines.
+_WRAPPING = re.compile(
+    r"Graph execution error:|Detected at node|Original stack|<stack traces|Node:|Traceback \(most"
+    r"|\[\[(\{\{node |\w+\]\])|Hint: If you want to see a list of allocated tensors"
+)
+_FUNCTION = re.compile(r"\{\{function_node [^}]*\}\} ?| ?\[Op:.*$")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")  # Keras 3 prints causes in bold
+_BEFORE_CAUSE = re.compile("Exception encountered when calling|in user code:")  # Keras, AutoGraph
+_TRACEBACK = "Traceback (most recent call last):\n"
 _PATHS = (str, os.PathLike)
 
 
@@ -182,9 +188,40 @@ def _yaml_loader() -> Any:
 
 def reason_of(error: BaseException) -> str:
     """Returns type and message of an error in one line, without TensorFlow's stack and nodes."""
-    lines = (_NODE.sub("", line.strip()) for line in str(error).splitlines())
-    own = [line for line in lines if line and not line.startswith(_WRAPPING)]
-    return f"{type(error).__name__}: {own[0][:500]}" if own else type(error).__name__
+    own = [line for line in own_lines(str(error)) if not _BEFORE_CAUSE.search(line)]
+    reason = own[0].strip()[:500].removesuffix(".") if own else ""
+    return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+
+
+def own_lines(message: str) -> list[str]:
+    """Returns the lines of an error's message without TensorFlow's stack, nodes, and colors.
+
+    The message for an error in a graph begins with the stack that built the node, which may take
+    thousands of characters, and ends with the cause.
+    """
+    head, _, tail = without_colors(message).partition(_TRACEBACK)
+    lines, of_traceback = list(_own_lines(head)), list(_own_lines(tail))
+    # Of an error in a tf.py_function: the traceback ends as the text before it does.
+    is_same = lines and of_traceback and lines[-1].endswith(of_traceback[-1])
+    return of_traceback if is_same else lines + of_traceback
+
+
+def without_colors(text: str) -> str:
+    """Returns a text without the escape sequences that color it on a terminal."""
+    return _COLORS.sub("", text)
+
+
+def _own_lines(text: str) -> Iterator[str]:
+    indent: float = math.inf  # of the frame that the line belongs to
+    for line in text.splitlines():
+        own = _FUNCTION.sub("", line).rstrip()
+        stripped = own.lstrip()
+        if stripped.startswith('File "'):
+            indent = len(own) - len(stripped)
+        elif len(own) - len(stripped) <= indent or not stripped:  # not the source of the frame
+            indent = math.inf
+            if stripped and not _WRAPPING.match(stripped):
+                yield own
 
 
 def load_schema(source: Any) -> Any:

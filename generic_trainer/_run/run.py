@@ -48,8 +48,8 @@ def train_and_publish(job: Job, trackings: Sequence[Tracking] = ()) -> Validatio
             with live_run(job.request.model_run_dir), track(job, trackings) as tracked:
                 tracked.report = report = _train_and_publish(job)
             return report
-        except Exception:
-            store.keep_failed_run(job.request)
+        except Exception as error:
+            store.keep_failed_run(job.request, error)
             raise
 
 

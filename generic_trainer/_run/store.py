@@ -41,7 +41,7 @@ from generic_trainer._core.scratch import LOCK_SUFFIX, claimed, locks_held, swee
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._core.values import digest
 from generic_trainer._run.run_key import parts_of_run_key
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import ConfigurationError, GenericTrainerError
 from generic_trainer.launchers import REJECTED_DIR, Job, TrainingRequest
 
 RUN_FILE = "run.json"
@@ -105,16 +105,37 @@ def own_staging(request: TrainingRequest) -> Iterator[None]:
 
 
 @only_logged("The log and the export of the failed run could not be kept")
-def keep_failed_run(request: TrainingRequest) -> None:
+def keep_failed_run(request: TrainingRequest, error: Exception) -> None:
     """Moves log and export of a failed run aside; a failure to do so is only logged.
 
     TFX's local orchestrators delete the output directories of a failed step. The checkpoint
     directory is deleted if the run has never saved anything in it.
+
+    Args:
+        request: the run.
+        error: why it failed; its message gets the place of these files, if it does not name it.
     """
-    move_aside(request.model_run_dir, request.failed_run_dir)
+    kept = request.failed_run_dir
+    move_aside(request.model_run_dir, kept)
     if gfile().exists(request.staging_dir):
-        publish_tree(request.staging_dir, request.rejected_export_dir)
-    _logger.error("The log and the export of the failed run are in %s", request.failed_run_dir)
+        if files_below(request.staging_dir):
+            publish_tree(request.staging_dir, request.rejected_export_dir)
+        else:
+            delete_tree(request.staging_dir)
+    files = {
+        "log": os.path.join(kept, os.path.basename(request.log_path)),
+        "export": request.rejected_export_dir,
+    }
+    found = [f"the {name}" for name, path in files.items() if gfile().exists(path)]
+    is_scratch = kept.startswith(os.path.join(request.scratch_dir, ""))  # of a dry run
+    is_named = (getattr(error, "path", None) or "").startswith(kept)
+    if found and not is_named and not is_scratch:
+        verb = "are" if len(found) > 1 else "is"
+        where = f"{' and '.join(found).capitalize()} of the failed run {verb} in {kept}"
+        if isinstance(error, GenericTrainerError):
+            error.args = (f"{error}\n{where}",)
+        else:
+            _logger.error(where)
     directory = request.checkpoint_dir
     if not _has_checkpoints(directory) and "kept_in" not in read_facts(directory):
         delete_tree(directory)

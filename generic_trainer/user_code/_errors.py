@@ -3,21 +3,27 @@
 Lines are quoted in the form that terminals and editors turn into links.
 """
 
+import builtins
 import inspect
+import itertools
 import linecache
 import re
+import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
 from generic_trainer._core.lazy import OF_TFX, TFX_EXTRA
-from generic_trainer._core.texts import did_you_mean
+from generic_trainer._core.texts import did_you_mean, own_lines, without_colors
 from generic_trainer.user_code._archive import UserCode, installed_at, top_level
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, BundleLoader
 
-# TensorFlow puts whole graph tracebacks into its messages; the start names the problem.
 _LONGEST_MESSAGE = 2000
+_MOST_CAUSES = 10
+_AUTOGRAPH = "__autograph_generated_file"  # in the path of TensorFlow's copies of functions
+_NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}")
+_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
 
 
@@ -28,17 +34,27 @@ def quote_syntax_error(error: SyntaxError | ValueError, path: str) -> str:
     return f'  File "{path}"\n{_text(error)}'
 
 
-def quote_error(error: BaseException, code: UserCode) -> str:
-    """Returns an exception's text, the innermost line of the user's code, and a remedy.
+def quote_error(error: BaseException, code: UserCode, files: Collection[str] = ()) -> str:
+    """Returns an exception's text, the innermost line of the user's code, its causes, a remedy.
 
-    The remedy is on a separate line, if there is one that the error itself does not state.
+    The innermost line may be in the text only: that of a layer whose node failed in a graph, or of
+    a function that the graph called. The remedy is on a separate line, if there is one that the
+    error itself does not state.
+
+    Args:
+        error: the exception.
+        code: the code that raised it.
+        files: the paths of its modules.
     """
-    text = _text(error)
-    if len(text) > _LONGEST_MESSAGE:
-        text = text[:_LONGEST_MESSAGE] + " …"
+    text = _readable(error)
     walked = traceback.walk_tb(error.__traceback__)
     frames = [(frame, line) for frame, line in walked if _is_users(frame, code)]
-    if frames:
+    named = [each for each in _FRAME.findall(_text(error)) if each[0] in files]
+    if named:
+        path, number, name = named[-1]
+        if f'File "{path}", line {number},' not in text:
+            text += _quote_line(path, int(number), f", in {name}")
+    elif frames:
         frame, line = frames[-1]
         function, loader = frame.f_code, frame.f_globals.get("__loader__")
         # Python's import errors contain the path of the unpacked file.
@@ -46,6 +62,8 @@ def quote_error(error: BaseException, code: UserCode) -> str:
             text = loader.as_users(text)
         where = f", in {function.co_name}"
         text += _quote_line(function.co_filename, line, where, frame.f_globals)
+    for cause in itertools.islice(_causes(error), _MOST_CAUSES):
+        text += f"\nCaused by {_readable(cause)}"
     remedy = hint(error, code)
     return f"{text}\n{remedy}" if remedy else text
 
@@ -75,7 +93,10 @@ def explain_missing(function: str, path: str, names: Collection[str]) -> str:
 def hint(error: BaseException, code: UserCode) -> str:
     """Returns a remedy for an error that does not state one itself; or ""."""
     if isinstance(error, SystemExit):
-        return "A module that ends the process trains nothing: return from the function instead."
+        return (
+            "sys.exit fails the run with any status, also after an export: return from the "
+            "function instead."
+        )
     if "." not in code.module and _is_relative_import(error):
         return (
             "A module file is imported by its own name, outside of any package: write "
@@ -94,6 +115,8 @@ def hint(error: BaseException, code: UserCode) -> str:
             'estimator it has, with "from generic_trainer.estimator import tf1 as tf" instead of '
             '"import tensorflow as tf".'
         )
+    if isinstance(error, ValueError) and (remedy := _hint_at_saving(str(error))):
+        return remedy
     missing_in = _module_that_lacks(error)
     if missing_in == "tensorflow_model_analysis" and getattr(error, "name", "") == "export":
         return NO_EVAL_MODELS
@@ -106,6 +129,24 @@ def hint(error: BaseException, code: UserCode) -> str:
         return (
             "A data file travels with the code only inside a package that the module imports: put "
             "it there and open it relative to the package's __file__, or pass it as an input."
+        )
+    return ""
+
+
+def _hint_at_saving(message: str) -> str:
+    """Returns a remedy for errors of Keras 3 whose own advice leads to a model TFX cannot use."""
+    # Keras raises a plain ValueError, so there is only its message to recognize it by.
+    unchanged = "A module for the tf.keras of Keras 2 runs as it is with TF_USE_LEGACY_KERAS=1."
+    if "`save_format` argument" in message or "Invalid filepath extension for saving" in message:
+        return (
+            "In a pipeline, export a SavedModel: generic_trainer.training.export_model(model, "
+            f"fn_args), or model.export(fn_args.serving_model_dir). {unchanged}"
+        )
+    if "File format not supported" in message and "Keras 3 only supports" in message:
+        return (
+            "To start from the weights of a model that export_model has published, build the same "
+            "model, and base = tf.saved_model.load(fn_args.base_model); model.set_weights("
+            f"[weight.numpy() for weight in base.model_weights]). {unchanged}"
         )
     return ""
 
@@ -155,11 +196,40 @@ def _missing_file(error: BaseException) -> str:
     return str(error) if is_tensorflows or isinstance(error, FileNotFoundError) else ""
 
 
+def _readable(error: BaseException) -> str:
+    """Returns the text of an error without colors, and without the stack of TensorFlow's errors.
+
+    Of a long text the beginning and the end remain.
+    """
+    text, node, message = without_colors(_text(error)), "", str(error)
+    theirs = getattr(sys.modules.get("tensorflow"), "errors", None)
+    is_of_graph = theirs is not None and isinstance(error, theirs.OpError)
+    if is_of_graph and (found := _NODE.search(message)):
+        node = f"\nNode: {found[1] or found[2]}"
+    if is_of_graph or message.startswith("in user code:"):  # of AutoGraph, with frames of libraries
+        text = f"{type(error).__name__}: " + "\n".join(own_lines(message))
+    if len(text) > _LONGEST_MESSAGE:
+        half = _LONGEST_MESSAGE // 2
+        text = f"{text[:half]}\n[...]\n{text[-half:]}"
+    return text + node
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yields what an error was raised from, and the errors of a group, depth first."""
+    group = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
+    for cause in (error.__cause__, *(error.exceptions if isinstance(error, group) else ())):
+        if cause is not None:
+            yield cause
+            yield from _causes(cause)
+
+
 def _text(error: BaseException) -> str:
     return "".join(traceback.format_exception_only(error)).rstrip()
 
 
 def _is_users(frame: FrameType, code: UserCode) -> bool:
+    if _AUTOGRAPH in frame.f_code.co_filename:
+        return False
     if code.bundle is not None:
         return isinstance(frame.f_globals.get("__loader__"), BundleLoader)
     return top_level(str(frame.f_globals.get("__name__", ""))) == top_level(code.module)

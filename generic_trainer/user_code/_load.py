@@ -159,7 +159,7 @@ def call_user_function(function: Callable[..., Any], fn_args: Any, code: UserCod
     """Returns `function(fn_args)`.
 
     1. An exception becomes the cause of a `TrainingError` that quotes the user's line.
-    2. So does `sys.exit` with any status, because it leaves no trained model.
+    2. So does `sys.exit` with any status, because it may leave no complete model.
     3. Errors of this package, which state a remedy already, and `KeyboardInterrupt` pass.
 
     Args:
@@ -177,7 +177,8 @@ def call_user_function(function: Callable[..., Any], fn_args: Any, code: UserCod
         raise
     except (Exception, SystemExit) as error:
         name = getattr(function, "user_function", code.function)
-        message = f"{name} of module {code.module!r} failed.\n{quote_error(error, code)}"
+        files = {path_of_module(module) for module in loaded_modules()}
+        message = f"{name} of module {code.module!r} failed.\n{quote_error(error, code, files)}"
         raise TrainingError(message) from error
 
 
@@ -211,10 +212,10 @@ def checked_function(module: ModuleType, name: str, *arguments: str) -> Callable
 
 def path_of_module(module: ModuleType) -> str:
     """Returns the user's own file of a module, for messages."""
-    loader = module.__spec__.loader if module.__spec__ else None
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
     if isinstance(loader, BundleLoader):
         return loader.user_path
-    return module.__file__ or f"Module {module.__name__!r}"
+    return getattr(module, "__file__", None) or f"Module {module.__name__!r}"
 
 
 def _fault(function: Any, name: str, arguments: int) -> str:

@@ -1,5 +1,6 @@
 """JSON and YAML from outside: what is refused, how fast, and what is read as it was."""
 
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from generic_trainer._core.texts import (
     is_number,
     parse_json,
     parse_yaml,
+    reason_of,
 )
 
 
@@ -91,3 +93,47 @@ def test_messages_name_what_is_near_and_stay_short() -> None:
 )
 def test_a_hyperparameter_may_be_called_values(hyperparameters: Any, values: Any) -> None:
     assert hyperparameter_values(hyperparameters) == values
+
+
+FRAME = '  File "/keras/trainer.py", line 9, in fit\n    self.fit_one(x)\n    ~~~~~^^^\n\n'
+OF_PY_FUNCTION = f"""{{{{function_node __wrapped_Next}}}} KeyError: 'b'
+Traceback (most recent call last):
+
+{FRAME}KeyError: 'b'
+
+
+\t [[{{{{node PyFunc}}}}]] [Op:IteratorGetNext] name:"""
+CHAINED = OF_PY_FUNCTION.replace(
+    "last):\n\n",
+    f"""last):
+
+{FRAME}ValueError: a
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+
+""",
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("price is 3.", "price is 3"),
+        (f"Graph execution error:\n\nDetected at node a/b defined at (most recent call last):\n"
+         f"{FRAME}[1 2] is bad\n\t [[{{{{node a/b}}}}]]\n\t [[Next]] [Op:__f_1]", "[1 2] is bad"),
+        ("Detected at node Cast defined at (most recent call last):\n<stack traces unavailable>\n"
+         "no cast [Op:__f]", "no cast"),
+        (OF_PY_FUNCTION, "KeyError: 'b'"),
+        (CHAINED, "ValueError: a"),
+        ("Exception encountered when calling Dense.call().\n\n\x1b[1mno axis\x1b[0m\n", "no axis"),
+        (f"in user code:\n\n{indent(FRAME, '  ')}    TypeError: int32\n", "TypeError: int32"),
+        (f"in user code:\n\n{indent(FRAME, '  ')}    ValueError: Exception encountered when "
+         "calling layer 'a'.\n    \n    in user code:\n    \n        File \"/layer.py\", line 3"
+         "\n            f(x)\n    \n        ValueError: 4 and 5", "ValueError: 4 and 5"),
+        ("Graph execution error:\n", ""),
+    ],
+)  # fmt: skip
+def test_the_reason_is_the_cause_without_the_stack_around_it(message: str, reason: str) -> None:
+    assert reason_of(RuntimeError(message)) == f"RuntimeError: {reason}".removesuffix(": ")

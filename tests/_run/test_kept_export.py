@@ -17,7 +17,7 @@ from generic_trainer._run.store import (
     record_export,
     with_run_key,
 )
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.launchers import Job, TrainingRequest
 from generic_trainer.user_code import UserCode
 from tests._run.test_run_key import request_in
@@ -45,7 +45,7 @@ def failed(root: Path, layout: str = LOCAL, **changes: object) -> KeptExport:
     model.mkdir(parents=True)
     (model / "saved_model.pb").write_text(f"model {len(changes)}")
     record_export(Job(request=request, fn_args_factory=""))
-    keep_failed_run(request)
+    keep_failed_run(request, TrainingError())
     return KeptExport.read(request.failed_run_dir)
 
 
@@ -129,13 +129,13 @@ def test_an_export_that_is_published_in_part_is_not_used(tmp_path: Path) -> None
     request = run_of(tmp_path, 1)
     Path(request.staging_dir, "Format-Serving").mkdir(parents=True)
     record_export(Job(request=request, fn_args_factory=""), {"Format-TFMA/saved_model.pb": 7})
-    keep_failed_run(request)
+    keep_failed_run(request, TrainingError())
     assert find_kept_export(run_of(tmp_path, 2)) is None
 
 
 def test_a_run_that_exported_nothing_leaves_nothing_to_publish(tmp_path: Path) -> None:
     request = run_of(tmp_path, 1)
     record_export(Job(request=request, fn_args_factory=""))
-    keep_failed_run(request)
+    keep_failed_run(request, TrainingError())
     with pytest.raises(ConfigurationError, match="expected the directory of a run that trained"):
         KeptExport.read(request.failed_run_dir)

@@ -16,7 +16,7 @@ from generic_trainer._run.store import (
     read_facts,
     with_run_key,
 )
-from generic_trainer.errors import DataError
+from generic_trainer.errors import DataError, TrainingError
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
 from generic_trainer.user_code import UserCode, bundle_module_file
 
@@ -183,7 +183,7 @@ def test_a_run_that_never_used_its_directory_leaves_none(tmp_path: Path) -> None
         claim_checkpoint_dir(str(directory), parts(request))
         if is_used:
             (directory / "fit").touch()
-        keep_failed_run(request)
+        keep_failed_run(request, TrainingError())
         assert directory.exists() == is_used
 
 

@@ -1,5 +1,6 @@
 """Each mistake of the user gives one error that quotes the user's own file and line."""
 
+import sys
 import traceback
 
 import pytest
@@ -19,6 +20,19 @@ OPEN = (
     "import os\ndef run_fn(fn_args):\n"
     "    open(os.path.join(os.path.dirname(__file__), 'vocabulary.txt'))\n"
 )
+CAUSES = """def run_fn(fn_args):
+    try:
+        try:
+            {}['units']
+        except KeyError as error:
+            raise ValueError('bad settings') from error
+    except ValueError as error:
+        raise RuntimeError('no settings') from error
+"""
+GROUP = """def run_fn(fn_args):
+    raise ExceptionGroup('x', [ExceptionGroup('y', [KeyError('a')]), ValueError('b')])
+"""
+LONG = "\x1b[1mthe beginning\x1b[0m" + 9000 * "x" + "the end"
 # Case → files, the quoted line (file, number, place, source) and parts of the message.
 IMPORTING = {
     "exception while importing": (
@@ -70,6 +84,27 @@ TRAINING = {
         ("helper.py", 3, ", in build", "json.loads('{')"),
         ["run_fn of module 'trainer' failed.\njson.decoder.JSONDecodeError: "],
     ),
+    "error with causes": (
+        {"trainer.py": CAUSES},
+        ("trainer.py", 8, ", in run_fn", "raise RuntimeError('no settings') from error"),
+        ["RuntimeError: no settings", "Caused by ValueError: ", "Caused by KeyError: 'units'"],
+    ),
+    **(
+        {
+            "group of errors": (
+                {"trainer.py": GROUP},
+                ("trainer.py", 2, ", in run_fn", GROUP.splitlines()[1].strip()),
+                ["Caused by KeyError: 'a'", "Caused by ValueError: b"],
+            )
+        }
+        if sys.version_info >= (3, 11)
+        else {}
+    ),
+    "colored and long text": (
+        {"trainer.py": f"def run_fn(a):\n    raise ValueError({LONG!r})\n"},
+        None,
+        ["ValueError: the beginning", "\n[...]\n", "the end\n"],
+    ),
     "missing package in training": (
         {"trainer.py": "def run_fn(fn_args):\n    import not_there\n"},
         ("trainer.py", 2, ", in run_fn", "import not_there"),
@@ -114,6 +149,7 @@ def test_the_error_quotes_the_line_and_names_a_remedy(project, case):
     message = str(error.value)
     assert line is None or quoted(project, *line) in message
     assert not [p for p in parts if p.replace("{folder}", str(project.folder)) not in message]
+    assert "\x1b" not in message
 
 
 @pytest.mark.parametrize("then", ["left", "removed", "edited"])
