@@ -3,7 +3,7 @@
 ::
 
     $ generic-trainer verify serving/1700000000 --key public.pem
-    serving/1700000000: Signature mismatch: ["Extra files found in model '1700000000': added"]
+    serving/1700000000: Signature mismatch: Extra files found in model '1700000000': added
     $ echo $?
     1
 """

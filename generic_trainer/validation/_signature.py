@@ -4,7 +4,9 @@ It is a Sigstore bundle around an in-toto statement of the SHA-256 of every othe
 model's directory, `manifest.json` among them. Any other verifier of the format accepts it.
 """
 
+import ast
 import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from generic_trainer._core.files import copy_tree, is_remote, read_whole, write_
 from generic_trainer.errors import ConfigurationError, ExportError
 
 SIGNATURE = "model.sig"
+_DIGEST = re.compile(
+    r"""Digest\(algorithm='[^']*', digest_value=(b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*")\)"""
+)
 
 
 def signer(private_key: str) -> Any:
@@ -71,8 +76,22 @@ def signature_problem(model_dir: str, public_key: str) -> str | None:
     try:
         config.verify(model, model / SIGNATURE)
     except Exception as error:  # damaged signatures raise many classes, some without a message
-        return str(error) or type(error).__name__
+        return _with_hex_digests(str(error)) or type(error).__name__
     return None
+
+
+def _with_hex_digests(message: str) -> str:
+    """Returns a message in which digests are hexadecimal, as `sha256sum` prints them.
+
+    The library lists the problems as Python prints a list, and digests as it prints bytes.
+    """
+    kind, separator, listed = message.partition(": [")
+    try:
+        problems = ast.literal_eval(f"[{listed}") if separator else [message]
+        problems = [_DIGEST.sub(lambda m: ast.literal_eval(m[1]).hex(), each) for each in problems]
+    except (SyntaxError, TypeError, ValueError):  # of another form
+        return message
+    return f"{kind}: {'; '.join(problems)}" if separator else message
 
 
 def _configured(module: str, use_key: str, argument: str, path: str) -> Any:

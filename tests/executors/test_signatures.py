@@ -1,5 +1,6 @@
 """Signed models: a run signs what it publishes, and every change of it is refused."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from tfx import types
 
 from generic_trainer import cli
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.validation import Checker, sign_model
+from generic_trainer.validation import Checker, sign_model, signature_problem
 from tests import helpers
 from tests.executors.conftest import Node
 
@@ -97,6 +98,18 @@ def test_every_change_is_refused(signed: Node, tmp_path: Path, capsys: Any) -> N
         shutil.copytree(signed.published, model)
     assert verify(model, write_key(tmp_path / "other.pem")) == 1
     assert verify(model, signed.root / "key") == 0
+
+
+def test_digests_of_a_changed_file_are_hexadecimal(signed: Node, tmp_path: Path) -> None:
+    model = shutil.copytree(signed.published, tmp_path / "model")
+    path = model / "saved_model.pb"
+    signed_as = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_bytes(b"another")
+    problem = signature_problem(str(model), str(signed.root / "key.pub"))
+    assert problem == (
+        f"Signature mismatch: Hash mismatch for 'saved_model.pb': Expected '{signed_as}', "
+        f"Actual '{hashlib.sha256(b'another').hexdigest()}'"
+    )
 
 
 def never_trains(node: Node, key: Path, message: str) -> None:
