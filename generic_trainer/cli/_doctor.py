@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -193,20 +194,37 @@ def optional_packages() -> Iterator[Observation]:
             yield Observation(distribution, "ok", f"{version}, for {purpose}")
         else:
             remedy = f"pip install {_requirements(extra) or distribution}"
+            if distribution == "tfx" and not _has_wheels_of_tfx():
+                remedy = (
+                    "use Python 3.10, or a system with glibc 2.39 or newer, such as Debian 13 or "
+                    "Ubuntu 24.04: TFX has no wheels for this Python and this C library"
+                )
             yield Observation(distribution, "missing", f"not installed: for {purpose}", remedy)
 
 
+def _has_wheels_of_tfx() -> bool:
+    name, version = platform.libc_ver()
+    is_new = name == "glibc" and tuple(map(int, version.split("."))) >= (2, 39)
+    return is_new or platform.python_version_tuple()[:2] == ("3", "10")
+
+
 def _requirements(extra: str) -> str:
-    """Returns the requirements of an extra as arguments for pip; "" if they are unknown.
+    """Returns the requirements of an extra for this Python, for pip; "" if they are unknown.
 
     The package's own name would not help pip if it was installed from a checkout or a wheel.
     """
-    lines: list[str] = []
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        lines = metadata.requires("generic-trainer") or []
-    parts = (line.replace("'", '"').partition(";") for line in lines)
-    marker = f'extra == "{extra}"'
-    return " ".join(f"'{name.strip()}'" for name, _, when in parts if when.strip() == marker)
+    try:
+        from packaging.requirements import Requirement  # it comes with TensorFlow
+
+        known = list(map(Requirement, metadata.requires("generic-trainer") or []))
+    except (ImportError, metadata.PackageNotFoundError):
+        return ""
+    names = [
+        str(each).partition(";")[0].strip()
+        for each in known
+        if each.marker and each.marker.evaluate({"extra": extra}) and each.name != "generic-trainer"
+    ]
+    return " ".join(map(shlex.quote, names))
 
 
 def _version(distribution: str) -> str | None:

@@ -1,7 +1,9 @@
 """`generic-trainer doctor`, called like by a user, and its findings about packages."""
 
 import json
+import platform
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,26 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (required.status, optional.status) == ("fail", "missing")
     assert "pip install no-such-package" in required.remedy
     assert re.fullmatch(r"pip install 'kfp[<>=.,\d]+'", optional.remedy)
+
+
+@pytest.mark.parametrize(
+    ("python", "libc", "remedy"),
+    [("3.10", "2.31", "pip install "), ("3.12", "2.39", "pip install "), ("3.13", "2.41", "pip "),
+     ("3.12", "2.36", "use Python 3.10, or a system with glibc 2.39"), ("3.11", "", "use Python")],
+)  # fmt: skip
+def test_tfx_is_recommended_where_it_can_be_installed(
+    python: str, libc: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "python_version_tuple", lambda: (*python.split("."), "0"))
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc" if libc else "", libc))
+    monkeypatch.setattr(_doctor, "_version", lambda distribution: None)
+    found = {each.subject: each.remedy for each in _doctor.optional_packages()}
+    assert found["tfx"].startswith(remedy)
+    assert (
+        "generic-trainer" not in found["scikit-learn"] and "scikit-learn" in found["scikit-learn"]
+    )
+    needs_beam = remedy.startswith("pip") and sys.version_info < (3, 11)
+    assert ("apache-beam[gcp]" in found["tfx"]) == needs_beam
 
 
 def test_an_undeclared_dependency_is_named(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
