@@ -37,6 +37,7 @@ SUBJECTS = {
     "parity": "Converted and quantised models",
     "predictions": "Predictions",
     "probing": "Rows that the first examples do not show",
+    "quality": "The quality of the predictions",
     "serving": "Serving",
     "signatures": "Signatures",
     "state": "State",

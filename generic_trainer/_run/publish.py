@@ -90,7 +90,7 @@ def check_export(
     for warning in report.warnings:
         _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
     require_passed(report, subject)
-    _logger.info("%s; the report is in %s", report.summary(), request.model_run_dir)
+    _logger.info("%s", report.summary())
     return report
 
 
@@ -130,6 +130,8 @@ def publish(request: TrainingRequest, exported: str, report: ValidationReport) -
     with store.only_logged("The empty directory of the export could not be deleted"):
         files.delete_tree(exported)
     if not request.model_dir.startswith(request.scratch_dir):  # as in a dry run
+        # The last lines of a run on the terminal.
+        _logger.info("The report is %s", os.path.join(request.model_run_dir, REPORT_FILE))
         _logger.info("Published the model in %s", report.model_dir)
     return report
 

@@ -109,7 +109,7 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
         "request": shlex.quote(json.dumps(request, ensure_ascii=False)),
         "model_name": re.sub(r"\W", "_", name.removesuffix(SUFFIX)),
         "command": f"generic-trainer run trainer.py --examples data/{name} --schema {_SCHEMA} "
-        "--output runs",
+        f"--label {shlex.quote(profile.label)} --output runs",
     }
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import glob
 import itertools
 import json
@@ -75,6 +76,8 @@ def _run(options: argparse.Namespace) -> int:
         --eval GLOB: TFRecords of tf.Examples to evaluate on, or a .csv file
         --train-steps N: fn_args.train_steps; default: one pass
         --eval-steps N: fn_args.eval_steps; default: one pass
+        --label FEATURE: feature that the model predicts, and that is absent when it serves: the
+            report compares predictions with it
         --schema FILE: schema.pbtxt of the examples; that of a .csv file is inferred, and one that
             is given decides which columns are numbers
         --transform-graph DIR: output of Transform: transform_fn/
@@ -182,6 +185,9 @@ def _request(
     """
     schema = texts.load_schema(options.schema)  # otherwise only the export would fail
     contract = ServingContract.from_yaml(options.contract) if options.contract else None
+    if options.label:
+        contract = contract or ServingContract(signatures=())
+        contract = dataclasses.replace(contract, label_keys=(options.label,))
     files = _csv_files(options)
     table = read_csv(files, types_of_schema(schema)) if files else None
     if table is not None:

@@ -36,9 +36,9 @@ CHECK_NAMES = (
     "devices", "compiled_functions", "assets", "vocabularies", "variables_read", "variables_finite",
     "eval_config", "eval_signatures", "loads", "scores", "output_per_row", "outputs_finite",
     "outputs_vary", "outputs_utf8", "deterministic", "row_independence", "golden", "without_label",
-    "warmup", "latency", "memory", "eval_rows", "without_optional", "schema_rows", "observed_rows",
-    "batch_sizes", "unforeseen_rows", "state_growth", "format_scores", "parity", "eval_rehearsal",
-    "session", "base_model",
+    "warmup", "latency", "memory", "eval_rows", "beats_constant", "without_optional", "schema_rows",
+    "observed_rows", "batch_sizes", "unforeseen_rows", "state_growth", "format_scores", "parity",
+    "eval_rehearsal", "session", "base_model",
 )  # fmt: skip
 _MODULES = {  # of protos
     "EvalConfig": "tensorflow_model_analysis.proto.config_pb2",

@@ -27,6 +27,7 @@ _EXAMPLE_FILE = re.compile(r"example-\d{1,4}\.pbtxt")
 _SHOWN_CHARACTERS = 600  # of an example
 # Label of a measurement, its fact, and its form for readers.
 _FACTS = (
+    ("Quality", "quality", "{}"),
     ("Size", "size_bytes", ""),
     ("Signatures", "signatures", ""),
     ("Rows scored", "rows_scored", "{}"),
@@ -74,10 +75,13 @@ class ValidationReport:
     Attributes:
         model_dir: the directory as the caller knows it.
         results: one per check, in the order in which they ran.
-        facts: measurements: `size_bytes`, `files`, `signatures`, `rows_scored` (0 if consumers'
-            signatures scored none), `latency_ms`, `memory_mb`, `tensorflow_version`,
-            `saved_by_tensorflow`, `oldest_tensorflow`, `seconds`, ...; a fact is absent if the
-            check that measures it did not run. `unprotected`: protections that the system lacks.
+        facts: measurements: `quality` of the predictions in words, with its numbers
+            `eval_accuracy` and `constant_accuracy`, or `eval_mean_absolute_error` and
+            `constant_mean_absolute_error`; `size_bytes`, `files`, `signatures`, `rows_scored` (0
+            if consumers' signatures scored none), `latency_ms`, `memory_mb`,
+            `tensorflow_version`, `saved_by_tensorflow`, `oldest_tensorflow`, `seconds`, ...; a
+            fact is absent if the check that measures it did not run. `unprotected`: protections
+            that the system lacks.
     """
 
     model_dir: str
@@ -182,7 +186,8 @@ class ValidationReport:
             took = f" in {self.facts['seconds']:.1f} s" if "seconds" in self.facts else ""
             passed = f"{self.model_dir} passed {ran} checks{took}"
             restriction = self.verdict.removeprefix("passed")
-            return f"{passed}, {len(self.warnings)} with a warning{restriction}"
+            passed += f", {len(self.warnings)} with a warning{restriction}"
+            return f"{passed}; {self.facts['quality']}" if "quality" in self.facts else passed
         return "\n".join(
             f"{result.name}: {result.message}\n    → {result.remedy}" for result in self.failures
         )

@@ -1,0 +1,115 @@
+"""A check of how good the predictions are, compared with an answer that needs no model."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from generic_trainer.validation._check import Finding, Skip, check, note, warn
+from generic_trainer.validation._feeds import inputs_of
+from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._schema_rows import parsed
+from generic_trainer.validation._scoring import Outputs, is_float
+
+_BATCH = 256
+_ENOUGH = 30  # examples to judge by
+_REMEDY = (
+    "train longer, and see whether label and features reach the model as they are in the examples; "
+    "an output of another unit than the label cannot be compared"
+)
+
+
+@check(needs=("scores",), is_advisory=True)
+def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
+    """Predictions for the eval examples are better than one constant answer to all of them.
+
+    A model that has learned nothing loads, serves, and passes every other check. The first 1,000
+    examples with a label are scored. Numbers are compared with their mean, by the mean absolute
+    error; classes with the most frequent one, by the accuracy. The prediction is the output with
+    the name of the label, or the only output. This check warns at most.
+
+    Example: a regression of prices whose training ended before it reached their scale.
+    """
+    if len(model.label_keys) != 1 or not model.eval_rows:
+        raise Skip("needs examples and one label in the contract")
+    if model.transform_graph is not None:
+        raise Skip("the model may predict the transformed label")
+    (label,) = model.label_keys
+    rows = [row for row in parsed(model.eval_rows) if len(_values(row, label)) == 1]
+    for name, scored in model.served_scores.items():
+        if not (rows and scored.feed.real and scored.feed.records and scored.feed.divisible):
+            continue
+        outputs = _scored(model, name, rows)
+        count = len(next(iter(outputs.values()), ()))
+        values = [_values(row, label)[0] for row in rows[:count]]
+        labels = np.array(values, dtype=object if isinstance(values[0], bytes) else None)
+        if measured := _measured(outputs.get(label, _only(outputs)), labels):
+            metric, value, constant, answer = measured
+            model.facts[f"eval_{metric}"], model.facts[f"constant_{metric}"] = value, constant
+            text = f"{metric.replace('_', ' ')} {value:.4g} on {count} eval examples, "
+            text += f"{constant:.4g} if each answer is {answer}"
+            model.facts["quality"] = text
+            is_worse = value < constant if metric == "accuracy" else value > constant
+            is_clear = is_worse and count >= _ENOUGH
+            yield warn(text, _REMEDY, may_be_meant=True) if is_clear else note(text)
+            return
+    raise Skip("no output of a signature that scores the examples can be compared with the label")
+
+
+def _values(example: Any, label: str) -> Sequence[Any]:
+    feature = example.features.feature
+    kind = feature[label].WhichOneof("kind") if label in feature else None
+    return () if kind is None else getattr(feature[label], kind).value
+
+
+def _only(outputs: Outputs) -> np.ndarray | None:
+    return next(iter(outputs.values())) if len(outputs) == 1 else None
+
+
+def _scored(model: ModelUnderTest, name: str, rows: Sequence[Any]) -> Outputs:
+    """Returns the outputs of a signature for the first rows, as many as there is time for."""
+    parts: list[Outputs] = []
+    signature, feed = model.loaded.signatures[name], model.scores[name].feed
+    with model.budget.part(0.25):
+        for start in range(0, len(rows), _BATCH):
+            batch = rows[start : start + _BATCH]
+            inputs = inputs_of(model.signatures[name], feed, batch)
+            if inputs is None or not model.budget.allows(len(batch)):
+                break
+            try:
+                outputs = model.budget.call(signature, inputs, len(batch))
+            except Exception as error:
+                raise Skip("not every eval example is scored, see 'eval_rows'") from error
+            if any(each.shape[:1] != (len(batch),) for each in outputs.values()):
+                raise Skip("an output has another number of rows, see 'output_per_row'")
+            parts.append(outputs)
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
+
+
+def _measured(
+    output: np.ndarray | None, labels: np.ndarray
+) -> tuple[str, float, float, str] | None:
+    """Returns metric, its value, that of a constant answer, and this answer; None if unknown."""
+    if output is None or output.size == 0 or (is_float(output) and not np.isfinite(output).all()):
+        return None
+    answers = output.reshape(len(labels), -1)
+    are_scores = is_float(answers)
+    if answers.dtype != labels.dtype and object in (answers.dtype, labels.dtype):
+        return None
+    if answers.shape[1] > 1:  # the scores of classes
+        if not are_scores or not np.isin(labels, range(answers.shape[1])).all():
+            return None
+        answers, are_scores = answers.argmax(axis=1), False
+    elif are_scores and np.isin(labels, (0, 1)).all():  # probabilities, but not logits
+        if answers.min() < 0 or answers.max() > 1:
+            return None
+        answers, are_scores = answers > 0.5, False
+    answers = answers.reshape(-1)
+    if are_scores:
+        numbers = labels.astype(np.float64)
+        error = float(np.abs(answers.astype(np.float64) - numbers).mean())
+        of_mean = float(np.abs(numbers - numbers.mean()).mean())
+        return "mean_absolute_error", error, of_mean, "the mean of the labels"
+    _, counts = np.unique(labels, return_counts=True)
+    share = float((answers == labels).mean())
+    return "accuracy", share, float(counts.max() / len(labels)), "the most frequent label"

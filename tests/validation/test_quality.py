@@ -1,0 +1,109 @@
+"""Predictions compared with the best constant answer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer.validation import ServingContract
+from tests.examples import example
+from tests.validation.conftest import Check
+from tests.validation.models import SERIALIZED, serving
+
+ERROR, ACCURACY = "mean_absolute_error", "accuracy"
+Answer = Callable[[Any], Any]
+
+
+def make(answer: Answer) -> Callable[[], tf.Module]:
+    spec = {"x": tf.io.FixedLenFeature([], tf.float32)}
+
+    def serve(examples: Any) -> dict[str, Any]:
+        found = answer(tf.io.parse_example(examples, spec)["x"])
+        return found if isinstance(found, dict) else {"y": found}
+
+    return lambda: serving(serve, SERIALIZED)
+
+
+def contract(label: Callable[[int], Any], rows: int = 300, **fields: Any) -> ServingContract:
+    """Returns a contract of examples `x` = 0, 1, 2, ... and their labels."""
+    values = [label(row) for row in range(rows)]
+    examples = [
+        example(x=float(row), **({} if value is None else {"label": value}))
+        for row, value in enumerate(values)
+    ]
+    fields = {"label_keys": ("label",), "examples": tuple(examples), **fields}
+    return ServingContract(signatures=(), **fields)
+
+
+def word(x: Any) -> Any:
+    return tf.where(x < 200, "cheap", "dear")
+
+
+# Case → answer, label, status, metric, its value, that of the constant answer.
+CASES = {
+    "numbers": (lambda x: x + 1, float, "pass", ERROR, 1.0, 75.0),
+    "numbers far off": (lambda x: x + 500, float, "warn", ERROR, 500.0, 75.0),
+    "column of numbers, labels are integers": (
+        lambda x: x[:, None] - 100, int, "warn", ERROR, 100.0, 75.0,
+    ),
+    "the mean itself": (lambda x: 0 * x + 149.5, float, "pass", ERROR, 75.0, 75.0),
+    "probabilities": (
+        lambda x: tf.where(x < 100, 0.9, 0.2), lambda row: int(row < 90), "pass", ACCURACY,
+        290 / 300, 0.7,
+    ),
+    "rare class": (
+        lambda x: tf.where(x < 100, 0.9, 0.2), lambda row: float(row < 9), "warn", ACCURACY,
+        209 / 300, 0.97,
+    ),
+    "scores of classes": (
+        lambda x: tf.one_hot(tf.cast(x, tf.int32) % 3, 3) - 5, lambda row: row % 3, "pass",
+        ACCURACY, 1.0, 1 / 3,
+    ),
+    "classes": (lambda x: tf.cast(x, tf.int32) % 3, lambda _: 1, "warn", ACCURACY, 1 / 3, 1.0),
+    "words": (word, lambda row: "cheap" if row < 150 else "dear", "pass", ACCURACY, 250 / 300, 0.5),
+    "output with the label's name": (
+        lambda x: {"label": word(x), "probabilities": tf.one_hot(tf.cast(x > 9, tf.int32), 2)},
+        lambda _: "dear", "warn", ACCURACY, 1 / 3, 1.0,
+    ),
+    "examples without a label": (
+        lambda x: x, lambda row: float(row) if row % 2 else None, "pass", ERROR, 0.0, 75.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_worse_than_a_constant_is_a_warning(case: str, check: Check) -> None:
+    answer, label, status, metric, value, constant = CASES[case]
+    report = check(make(answer)(), contract(label))
+    assert report["beats_constant"].status == status, report["beats_constant"]
+    assert report.facts[f"eval_{metric}"] == pytest.approx(value, abs=1e-4)
+    assert report.facts[f"constant_{metric}"] == pytest.approx(constant, abs=1e-4)
+    assert report.passed and f"on {150 if 'without' in case else 300} eval" in report.summary()
+
+
+SKIPPED = {
+    "no label": (lambda x: x, {"label_keys": ()}),
+    "two outputs": (lambda x: {"a": x, "b": x}, {}),
+    "logits": (lambda x: x - 3, {"label": lambda row: row % 2}),
+    "words for numbers": (word, {}),
+    "numbers for words": (lambda x: x, {"label": str}),
+    "class beyond the scores": (lambda x: tf.stack([x, x], 1), {"label": int}),
+    "NaN": (lambda x: tf.math.log(-x), {}),
+    "an example raises": (lambda x: tf.debugging.check_numerics(1 / (x - 99), "x"), {}),
+}
+
+
+@pytest.mark.parametrize("case", SKIPPED)
+def test_what_cannot_be_compared_is_not_judged(case: str, check: Check) -> None:
+    answer, fields = SKIPPED[case]
+    fields = dict(fields)
+    report = check(make(answer)(), contract(fields.pop("label", float), **fields))
+    assert report["beats_constant"].status == "skip", report["beats_constant"]
+    assert "quality" not in report.facts
+
+
+def test_few_examples_are_no_reason_to_warn(check: Check) -> None:
+    report = check(make(lambda x: x + 500)(), contract(float, rows=9))
+    assert report["beats_constant"].status == "pass"
+    assert "mean absolute error 500 on 9 eval examples" in report["beats_constant"].message
