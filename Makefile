@@ -48,7 +48,8 @@ lint: setup ## check style and formatting
 types: setup ## check types
 	$(PY) -m mypy
 
-docs: setup ## build the documents as a site, build/site/index.html
+docs: setup ## write docs/checks.md, and build the documents as a site, build/site/index.html
+	$(PY) scripts/site_pages.py
 	NO_MKDOCS_2_WARNING=true $(PY) -m mkdocs build --strict
 	@echo "The documents: $(CURDIR)/build/site/index.html"
 

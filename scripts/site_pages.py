@@ -1,4 +1,4 @@
-"""Pages of the site that no file of docs/ holds: MkDocs calls these functions, see mkdocs.yml.
+"""Pages that are made: of the site by MkDocs, see mkdocs.yml; and docs/checks.md by `make docs`.
 
 The README is the front page; checks and commands say themselves what they are. A link that leads
 out of docs/ gets a copy of what it leads to, so that the site is whole wherever it lies.
@@ -47,7 +47,7 @@ SUBJECTS = {
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that are made, and the files of the repository that pages lead to."""
-    made = {"checks.md": checks_page(), "command-line.md": command_page()}
+    made = {"command-line.md": command_page()}
     made |= {page: (ROOT / name).read_text(encoding="utf-8") for name, page in PAGES.items()}
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
@@ -88,6 +88,7 @@ def checks_page() -> str:
     """Returns the page of all checks, by subject."""
     parts = [
         "# Every check\n",
+        "Made by `make docs` from the docstrings of the checks. "
         "Within a subject, checks are listed in the order in which they run. "
         "`generic-trainer explain NAME` prints the same text. Severity may depend on the "
         "[consumers of the model](before-publishing.md#consumers-of-the-model).\n",
@@ -99,10 +100,10 @@ def checks_page() -> str:
         parts.append(f"## {SUBJECTS[subject]}\n")
         for check in checks:
             needs = ", ".join(f"[`{name}`](#{name})" for name in check.needs)
-            parts.append(f"### {check.name} {{#{check.name}}}\n\n**{check.summary}**\n")
+            parts.append(f"### {check.name}\n\n**{check.summary}**\n")
             parts.append(f"{check.explanation}\n\n{check.how_to_silence}\n")
             have = "have" if len(check.needs) > 1 else "has"
-            parts.append(f"Runs after {needs} {have} passed.\n" if needs else "")
+            parts += [f"Runs after {needs} {have} passed.\n"] if needs else []
     return "\n".join(parts)
 
 
@@ -122,3 +123,7 @@ def command_page() -> str:
     for name, command in commands.choices.items():
         parts.append(f"## {name}\n\n```\n{command.format_help()}```\n")
     return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "checks.md").write_text(checks_page(), encoding="utf-8")

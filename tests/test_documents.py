@@ -4,7 +4,7 @@ import ast
 import contextlib
 import dataclasses
 import doctest
-import importlib
+import importlib.util
 import inspect
 import re
 import shlex
@@ -27,7 +27,7 @@ from tests.house import ROOT, modules
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
 OF_THE_ROOT = ("index", "contributing", "changelog", "security-policy")
-MADE = {"checks.md", "command-line.md"}  # by scripts/site_pages.py
+MADE = {"command-line.md"}  # by scripts/site_pages.py
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
@@ -207,6 +207,15 @@ def test_every_document_is_in_the_navigation() -> None:
     listed = set(re.findall(r"[\w-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
     written = {path.name for path in DOCS.glob("*.md")}
     assert listed == written | MADE | {f"{name}.md" for name in OF_THE_ROOT}
+
+
+def test_the_page_of_the_checks_is_fresh() -> None:
+    pytest.importorskip("mkdocs")
+    spec = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site_pages.py")
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    page = (DOCS / "checks.md").read_text(encoding="utf-8")
+    assert page == pages.checks_page(), "run `make docs`"
 
 
 def test_every_field_of_fn_args_is_told() -> None:
