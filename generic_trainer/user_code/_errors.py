@@ -12,12 +12,13 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from generic_trainer._core.lazy import OF_TFX, TFX_EXTRA
-from generic_trainer._core.texts import did_you_mean
+from generic_trainer._core.texts import IN_A_GRAPH, did_you_mean
 from generic_trainer.user_code._archive import UserCode, installed_at, top_level
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, BundleLoader
 
 # TensorFlow puts whole graph tracebacks into its messages; the start names the problem.
 _LONGEST_MESSAGE = 2000
+_NEEDS_GRAPH = re.compile(r"eager execution|Session graph is empty")
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
 
 
@@ -94,6 +95,9 @@ def hint(error: BaseException, code: UserCode) -> str:
             'estimator it has, with "from generic_trainer.estimator import tf1 as tf" instead of '
             '"import tensorflow as tf".'
         )
+    # TensorFlow has no class of errors for this, nor a field.
+    if isinstance(error, (RuntimeError, ValueError)) and _NEEDS_GRAPH.search(str(error)):
+        return IN_A_GRAPH
     missing_in = _module_that_lacks(error)
     if missing_in == "tensorflow_model_analysis" and getattr(error, "name", "") == "export":
         return NO_EVAL_MODELS
