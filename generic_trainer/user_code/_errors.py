@@ -5,6 +5,7 @@ Lines are quoted in the form that terminals and editors turn into links.
 
 import inspect
 import linecache
+import pkgutil
 import re
 import traceback
 from collections.abc import Callable, Collection
@@ -19,6 +20,7 @@ from generic_trainer.user_code._loader import UNPACKED_PREFIX, BundleLoader
 # TensorFlow puts whole graph tracebacks into its messages; the start names the problem.
 _LONGEST_MESSAGE = 2000
 _NEEDS_GRAPH = re.compile(r"eager execution|Session graph is empty")
+_API_PARTS = ("_api", "v2")  # of TensorFlow's modules, whose public names do not have them
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
 
 
@@ -89,6 +91,12 @@ def hint(error: BaseException, code: UserCode) -> str:
             'Write "from generic_trainer.estimator import tf" instead of "import tensorflow as tf"'
             '; for tensorflow.compat.v1 and tf.contrib the same line with "import tf1 as tf".'
         )
+    if name := _name_of_tensorflow_1(error):
+        return (
+            f"TensorFlow 2 has it as tf.compat.v1.{name}. A module of TensorFlow 1 gets all of its "
+            'names by "from generic_trainer.estimator import tf1 as tf" instead of '
+            '"import tensorflow as tf".'
+        )
     if isinstance(error, AttributeError) and (type(error.obj), error.name) in _DIMENSION_VALUES:
         return (
             "Only in TensorFlow 1 does a dimension of a shape have .value. In the functions of an "
@@ -112,6 +120,21 @@ def hint(error: BaseException, code: UserCode) -> str:
             "it there and open it relative to the package's __file__, or pass it as an input."
         )
     return ""
+
+
+def _name_of_tensorflow_1(error: BaseException) -> str:
+    """Returns the dotted name in TensorFlow 1 of an attribute that TensorFlow 2 lacks; or ""."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, ModuleType):
+        return ""
+    library, *path = [part for part in error.obj.__name__.split(".") if part not in _API_PARTS]
+    if library != "tensorflow":
+        return ""
+    name = ".".join([*path, str(error.name)])
+    try:
+        pkgutil.resolve_name(f"tensorflow:compat.v1.{name}")
+    except (AttributeError, ImportError):
+        return ""
+    return name
 
 
 def _is_relative_import(error: BaseException) -> bool:
@@ -144,6 +167,11 @@ def _hint_at_missing_module(name: str, code: UserCode) -> str:
         return (
             f"{name!r} comes with TFX: {TFX_EXTRA}. Without TFX, take TensorFlowDatasetOptions and "
             "load_schema from generic_trainer.data."
+        )
+    if name in ("determined", "pedl"):
+        return (
+            f"Replace {name!r} with generic_trainer.trials, which has its names; "
+            "docs/coming-from-other-trainers.md lists the import lines."
         )
     return (
         f"If {name!r} is a package, install it where the trainer runs. If it lies beside the "
