@@ -21,6 +21,14 @@ from generic_trainer._core.files import gfile, read_text, read_whole
 from generic_trainer._core.lazy import needing_tfx
 from generic_trainer.errors import DataError
 
+# The remedy for code of TensorFlow 1 that runs outside of a graph.
+IN_A_GRAPH = (
+    "TensorFlow 1 ran a main program in a graph. With "
+    '"from generic_trainer.estimator import tf1 as tf" so does the line '
+    '"tf.app.run(lambda argv: main())" in place of "main()"; elsewhere write '
+    '"with tf.Graph().as_default():" around it.'
+)
+
 _MAX_DEPTH = 64
 _MAX_YAML_VALUES = 100_000  # far more than people write by hand
 # YAML 1.2 has floats without a point, 1e-4, which PyYAML, a reader of 1.1, takes for strings.

@@ -311,9 +311,9 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     """Returns split → file patterns, of which each matches a file."""
     splits: dict[str, tuple[str, ...]]
     if options.examples:
-        folders = _matching(os.path.join(absolute(options.examples), f"{_SPLIT}*"))
+        folders = _matching(os.path.join(_pattern(options.examples), f"{_SPLIT}*"))
         splits = {
-            os.path.basename(folder).removeprefix(_SPLIT): (os.path.join(folder, "*"),)
+            os.path.basename(folder).removeprefix(_SPLIT): (os.path.join(_pattern(folder), "*"),)
             for folder in folders
         }
         if missing := [f"{_SPLIT}{name}" for name in ("train", "eval") if name not in splits]:
@@ -323,7 +323,7 @@ def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
                 path=options.examples,
             )
     else:
-        splits = {"train": (absolute(options.train),), "eval": (absolute(options.eval),)}
+        splits = {"train": (_pattern(options.train),), "eval": (_pattern(options.eval),)}
     empty = [pattern for (pattern,) in splits.values() if not _matching(pattern)]
     if empty:
         raise errors.ConfigurationError(f"no file matches {', '.join(empty)}")
@@ -353,6 +353,11 @@ def _sparse_columns(error: str, empty_cells: Mapping[str, str]) -> str:
         "    x = tf.SparseTensor(x.indices, x.values, [x.dense_shape[0], 1])\n"
         '    x = tf.sparse.to_dense(x, default_value="" if x.dtype == tf.string else 0)'
     )
+
+
+def _pattern(path: str) -> str:
+    """Returns the absolute path as a pattern; brackets in an existing one stand for themselves."""
+    return glob.escape(absolute(path)) if os.path.exists(path) else absolute(path)
 
 
 def _matching(pattern: str) -> list[str]:

@@ -156,11 +156,15 @@ def _contract(options: argparse.Namespace) -> ServingContract:
 
 
 def _files_of(examples: str | None) -> str | None:
-    """Returns the glob of a directory's files; of an Examples artifact, those of its eval split."""
-    if not examples or not Path(examples).is_dir():
+    """Returns the glob of a directory's files; of an Examples artifact, those of its eval split.
+
+    Brackets in the path of an existing file or directory stand for themselves.
+    """
+    if not examples or is_remote(examples) or not Path(examples).exists():
         return examples
     split = Path(examples, "Split-eval")
-    return str((split if split.is_dir() else Path(examples)) / "*")
+    path = split if split.is_dir() else Path(examples)
+    return glob.escape(str(path)) + ("/*" if path.is_dir() else "")
 
 
 def _examples(files: list[str] | None) -> list[bytes] | None:

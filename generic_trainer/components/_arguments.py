@@ -16,6 +16,7 @@ from tfx.utils import json_utils, proto_utils
 
 from generic_trainer._core import tfx_names as keys
 from generic_trainer._core.texts import describe
+from generic_trainer.components._compile import executor_module
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers import Distribution
 from generic_trainer.tracking import parse_trackings
@@ -29,6 +30,7 @@ _CLASSES = {
     "distribution": Distribution,
     "sign_with": str,
 }
+_AI_PLATFORM_EXECUTOR = "tfx.extensions.google_cloud_ai_platform.trainer.executor"
 _STEPS_ARGS = {keys.TRAIN_ARGS: trainer_pb2.TrainArgs, keys.EVAL_ARGS: trainer_pb2.EvalArgs}
 
 
@@ -199,6 +201,12 @@ def _classes(arguments: Mapping[str, Any]) -> Iterator[str]:
         if value is not None and not isinstance(value, kind):
             article = "an" if kind.__name__[0] in "AEIOU" else "a"
             yield f"`{name}` must be {article} {kind.__name__}, but got {describe(value)}."
+    if executor_module(arguments["custom_executor_spec"]) == _AI_PLATFORM_EXECUTOR:
+        yield (
+            "`custom_executor_spec` names TFX's executor for AI Platform Training, a service that "
+            "no longer exists: use generic_trainer.vertex.Trainer, which trains on Vertex AI, or "
+            "omit it to train in the pipeline's own step."
+        )
 
 
 def _tracking(arguments: Mapping[str, Any]) -> Iterator[str]:

@@ -79,11 +79,15 @@ def bundle_user_code(
     }
 
 
+def executor_module(spec: ExecutorSpec | None) -> str | None:
+    """Returns the name of the module that defines the executor; None if it is not a class."""
+    return getattr(getattr(spec, "executor_class", None), "__module__", None)
+
+
 def is_of_tfx(spec: ExecutorSpec | None) -> bool:
     """Whether it is an executor of TFX's Trainer; not a class that a user derives from one."""
     # By name: its module takes seconds to import.
-    executor_class = getattr(spec, "executor_class", None)
-    return getattr(executor_class, "__module__", None) == "tfx.components.trainer.executor"
+    return executor_module(spec) == "tfx.components.trainer.executor"
 
 
 def step_resources(distribution: Distribution) -> Any:

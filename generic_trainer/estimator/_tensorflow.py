@@ -5,7 +5,8 @@
    estimators build TF 1 graphs, where newer Keras cannot make its variables. `tf` is a
    separate module object, so the `tensorflow` of other code does not change. `tf1` is its
    `tf.compat.v1`, with `tf.contrib`; if it is used, `tensor.shape[1]` is a `Dimension` while an
-   estimator calls its input and model functions, as it was in TensorFlow 1.
+   estimator calls its input and model functions, as it was in TensorFlow 1. Its `app.run` runs the
+   main program in a graph.
 2. The names of `tf.estimator` come from `tensorflow_estimator` 2.15, the last release, beside a
    TensorFlow that has moved on. Its modules are read as they are installed but for three import
    lines: names that TensorFlow no longer has are imported from this module. The top-level
@@ -30,6 +31,7 @@ from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from generic_trainer._core import internals
+from generic_trainer._core.texts import IN_A_GRAPH
 from generic_trainer._entry_points import trainer_apis
 from generic_trainer.errors import ConfigurationError
 
@@ -64,6 +66,7 @@ def _model_to_estimator(
 # `tf.keras.estimator.model_to_estimator`, and that of TensorFlow 1, whose checkpoints it writes.
 model_to_estimator = functools.partial(_model_to_estimator, internals.KERAS_2_API)
 model_to_estimator_v1 = functools.partial(_model_to_estimator, internals.KERAS_2_API_V1)
+
 
 _KERAS, _KERAS_1 = internals.KERAS_2_API.path, internals.KERAS_2_API_V1.path
 _LEGACY_OPTIMIZERS = "Adadelta Adagrad Adam Adamax Ftrl Nadam Optimizer RMSprop SGD"
@@ -147,15 +150,75 @@ def _shapes_of_first_api() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def first_behavior(module: str) -> Iterator[None]:
-    """Turns eager execution off, and shapes into those of TensorFlow 1, if a module uses `tf1`."""
+def _graph_of_first_api() -> Iterator[None]:
+    """Turns eager execution off, and shapes into those of TensorFlow 1."""
+    tf1.is_used = True
     with contextlib.ExitStack() as stack:
-        if any(value is tf1 for value in vars(sys.modules.get(module, tf1)).values()):
-            tf1.is_used = True
+        if tf.executing_eagerly():  # else a main program has begun the graph
             stack.enter_context(tf.Graph().as_default())
-            stack.enter_context(_shapes_of_first_api())
+        stack.enter_context(_shapes_of_first_api())
         yield
 
+
+@contextlib.contextmanager
+def first_behavior(module: str) -> Iterator[None]:
+    """Does as `_graph_of_first_api` if a module uses `tf1`, and nothing else."""
+    uses_it = any(value is tf1 for value in vars(sys.modules.get(module, tf1)).values())
+    with _graph_of_first_api() if uses_it else contextlib.nullcontext():
+        yield
+
+
+# ---- main programs of TensorFlow 1 ---------------------------------------------------------------
+
+_eager_main = False  # whether the main program asked for eager execution
+
+
+def _run_app(main: Callable[[Any], Any] | None = None, argv: Sequence[str] | None = None) -> None:
+    """Runs a main program in a graph, as `tf.app.run` of TensorFlow 1 did, and exits.
+
+    After `tf1.enable_eager_execution` or `tf1.enable_v2_behavior` it runs eagerly.
+
+    Args:
+        main: takes the arguments that are not flags; by default the script's function `main`.
+        argv: the script's path and its arguments; by default those of the process.
+
+    Raises:
+        SystemExit: always, with the result of `main`.
+    """
+    begin = main or sys.modules["__main__"].main  # type: ignore[attr-defined]
+
+    def run(arguments: Any) -> Any:
+        global _eager_main
+        is_eager, _eager_main = _eager_main, False  # the next program decides for itself
+        with contextlib.nullcontext() if is_eager else _graph_of_first_api():
+            return begin(arguments)
+
+    _find("compat.v1.app").run(run, argv)
+
+
+def _placeholder(*args: Any, **named: Any) -> Any:
+    """Returns `tf.placeholder` of TensorFlow 1.
+
+    Raises:
+        ConfigurationError: no graph is being built.
+    """
+    if tf.executing_eagerly():
+        raise ConfigurationError(f"tf.placeholder belongs to a graph. {IN_A_GRAPH}")
+    return _find("compat.v1").placeholder(*args, **named)
+
+
+def _enable_eager(*args: Any, **named: Any) -> None:
+    """Lets `_run_app` run the next main program eagerly; code outside of it is eager already."""
+    global _eager_main
+    _eager_main = True
+
+
+# Of `tf1` only: the main program of a script of TensorFlow 2 that calls
+# `tf.compat.v1.app.run` stays eager.
+tf1.app = _TensorFlow("compat.v1.app")
+tf1.app.run = _run_app
+tf1.placeholder = _placeholder
+tf1.enable_eager_execution = tf1.enable_v2_behavior = _enable_eager
 
 # ---- tensorflow_estimator ------------------------------------------------------------------------
 

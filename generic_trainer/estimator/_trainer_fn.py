@@ -4,7 +4,7 @@ They are run as TFX's estimator executor did:
 
 1. `trainer_fn(trainer_fn_args, schema)` builds an estimator. `trainer_fn_args.serving_model_dir` is
    a folder inside the ModelRun, for checkpoints and event files; `warm_start_from` is another name
-   of `base_model`, from TFX 0.x.
+   of `base_model`, from TFX 0.x. If the module uses `tf1`, it runs in a graph.
 2. `tf.estimator.train_and_evaluate` trains it and calls its exporter.
 3. The chief copies the exporter's newest SavedModel to where the model is checked and published.
 4. But no EvalSavedModel is written to `Format-TFMA`: TensorFlow Model Analysis, of every TFX that
@@ -56,7 +56,8 @@ def _run_fn_of(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
 
     def run_fn(fn_args: Any) -> None:
         schema = load_schema(fn_args.schema_path or None)
-        spec = trainer_fn(_TrainerFnArgs(fn_args), schema)
+        with estimator.first_behavior(trainer_fn.__module__):
+            spec = trainer_fn(_TrainerFnArgs(fn_args), schema)
         _check(spec)
         trained, evaluation = spec["estimator"], spec["eval_spec"]
         result = estimator.train_and_evaluate(trained, spec["train_spec"], evaluation)

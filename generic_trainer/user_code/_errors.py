@@ -7,6 +7,7 @@ import builtins
 import inspect
 import itertools
 import linecache
+import pkgutil
 import re
 import sys
 import traceback
@@ -15,7 +16,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from generic_trainer._core.lazy import OF_TFX, TFX_EXTRA
-from generic_trainer._core.texts import did_you_mean, own_lines, without_colors
+from generic_trainer._core.texts import IN_A_GRAPH, did_you_mean, own_lines, without_colors
 from generic_trainer.user_code._archive import UserCode, installed_at, top_level
 from generic_trainer.user_code._loader import UNPACKED_PREFIX, BundleLoader
 
@@ -24,6 +25,8 @@ _MOST_CAUSES = 10
 _AUTOGRAPH = "__autograph_generated_file"  # in the path of TensorFlow's copies of functions
 _NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}")
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
+_NEEDS_GRAPH = re.compile(r"eager execution|Session graph is empty")
+_API_PARTS = ("_api", "v2")  # of TensorFlow's modules, whose public names do not have them
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
 
 
@@ -109,6 +112,12 @@ def hint(error: BaseException, code: UserCode) -> str:
             'Write "from generic_trainer.estimator import tf" instead of "import tensorflow as tf"'
             '; for tensorflow.compat.v1 and tf.contrib the same line with "import tf1 as tf".'
         )
+    if name := _name_of_tensorflow_1(error):
+        return (
+            f"TensorFlow 2 has it as tf.compat.v1.{name}. A module of TensorFlow 1 gets all of its "
+            'names by "from generic_trainer.estimator import tf1 as tf" instead of '
+            '"import tensorflow as tf".'
+        )
     if isinstance(error, AttributeError) and (type(error.obj), error.name) in _DIMENSION_VALUES:
         return (
             "Only in TensorFlow 1 does a dimension of a shape have .value. In the functions of an "
@@ -117,6 +126,9 @@ def hint(error: BaseException, code: UserCode) -> str:
         )
     if isinstance(error, ValueError) and (remedy := _hint_at_saving(str(error))):
         return remedy
+    # TensorFlow has no class of errors for this, nor a field.
+    if isinstance(error, (RuntimeError, ValueError)) and _NEEDS_GRAPH.search(str(error)):
+        return IN_A_GRAPH
     missing_in = _module_that_lacks(error)
     if missing_in == "tensorflow_model_analysis" and getattr(error, "name", "") == "export":
         return NO_EVAL_MODELS
@@ -151,6 +163,21 @@ def _hint_at_saving(message: str) -> str:
     return ""
 
 
+def _name_of_tensorflow_1(error: BaseException) -> str:
+    """Returns the dotted name in TensorFlow 1 of an attribute that TensorFlow 2 lacks; or ""."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, ModuleType):
+        return ""
+    library, *path = [part for part in error.obj.__name__.split(".") if part not in _API_PARTS]
+    if library != "tensorflow":
+        return ""
+    name = ".".join([*path, str(error.name)])
+    try:
+        pkgutil.resolve_name(f"tensorflow:compat.v1.{name}")
+    except (AttributeError, ImportError):
+        return ""
+    return name
+
+
 def _is_relative_import(error: BaseException) -> bool:
     """Whether an error comes from the very line of a relative import.
 
@@ -181,6 +208,11 @@ def _hint_at_missing_module(name: str, code: UserCode) -> str:
         return (
             f"{name!r} comes with TFX: {TFX_EXTRA}. Without TFX, take TensorFlowDatasetOptions and "
             "load_schema from generic_trainer.data."
+        )
+    if name in ("determined", "pedl"):
+        return (
+            f"Replace {name!r} with generic_trainer.trials, which has its names; "
+            "docs/coming-from-other-trainers.md lists the import lines."
         )
     return (
         f"If {name!r} is a package, install it where the trainer runs. If it lies beside the "

@@ -77,6 +77,21 @@ def test_a_dry_run_keeps_nothing(
     assert sorted(os.listdir(tmp_path)) == ["data", "schema", "told.json", "trainer.py"]
 
 
+@pytest.mark.parametrize("given", ["--examples", "--train"])
+def test_brackets_in_a_path_stand_for_themselves(given: str, tmp_path: Path) -> None:
+    folder = tmp_path / "exp [v1]"
+    helpers.write_examples(folder)
+    told = tmp_path / "told.json"
+    tells = TELLS_ITS_ARGUMENTS.replace(
+        'os.path.join(fn_args.model_run_dir, "told.json")', f'"{told}"'
+    )
+    [train] = (folder / "Split-train").iterdir()
+    [evaluation] = (folder / "Split-eval").iterdir()
+    words = [given, folder] if given == "--examples" else [given, train, "--eval", evaluation]
+    assert run(helpers.write_module(tmp_path, tells), *words, "--dry-run", "--output", "runs") == 0
+    assert json.loads(told.read_text())["num_examples"] == {"train": 10, "eval": 8}
+
+
 def test_a_csv_is_examples_with_a_schema(tmp_path: Path) -> None:
     table = tmp_path / "houses.csv"
     rows = f"1,2.5,,{10**19},\u00a01\n2,3,Köln,2,2\n3,4,x,3,3\n4,5, y,4,4\n"

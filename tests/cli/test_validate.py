@@ -1,6 +1,7 @@
 """`generic-trainer validate`, called as a user calls it."""
 
 import argparse
+import glob
 import json
 from pathlib import Path
 
@@ -105,3 +106,8 @@ def test_a_directory_of_examples_stands_for_its_files(tmp_path: Path) -> None:
     assert _validate._files_of(str(tmp_path)) == str(tmp_path / "Split-eval" / "*")
     assert _validate._files_of(str(tmp_path / "Split-train")) == str(tmp_path / "Split-train" / "*")
     assert _validate._files_of("eval/*.gz") == "eval/*.gz"
+    file = tmp_path / "exp [v1]" / "Split-eval" / "part [0].gz"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    for given in (tmp_path / "exp [v1]", file.parent, file):
+        assert glob.glob(_validate._files_of(str(given)) or "") == [str(file)]

@@ -45,6 +45,14 @@ IMPORTING = {
         ("trainer.py", 2, ", in <module>", "import not_there.sub"),
         ["No module named 'not_there'", "install it where the trainer runs", "constant name"],
     ),
+    **{
+        f"trainer of another library: {name}": (
+            {"trainer.py": f"import {name}\n{PASS}"},
+            ("trainer.py", 1, ", in <module>", f"import {name}"),
+            [f"Replace {name.partition('.')[0]!r} with generic_trainer.trials"],
+        )
+        for name in ("determined.keras", "pedl")
+    },
     "missing name in a helper": (
         {"trainer.py": f"from helper import missing\n{PASS}", "helper.py": ""},
         ("trainer.py", 1, ", in <module>", "from helper import missing"),
@@ -130,6 +138,14 @@ TRAINING = {
             ['Write "from generic_trainer.estimator import tf" instead of', "import tf1 as tf"],
         )
         for package in ("", "compat.v1.")
+    },
+    **{
+        f"name of TensorFlow 1: {name}": (
+            {"trainer.py": f"import tensorflow as tf\ndef run_fn(fn_args):\n    tf.{name}()\n"},
+            ("trainer.py", 3, ", in run_fn", f"tf.{name}()"),
+            [f"TensorFlow 2 has it as tf.compat.v1.{name}.", "import tf1 as tf"],
+        )
+        for name in ("placeholder", "train.AdamOptimizer", "app")
     },
     "dimension of TensorFlow 1": (
         {"trainer.py": DIMENSION},

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.training import distributed
 from generic_trainer.trials._config import check_fields
 from generic_trainer.trials._context import seed_generators
 from generic_trainer.trials._hyperparameters import Constant
@@ -218,7 +219,7 @@ def _train_here(trial: TrialRun, directory: str | None, controller: Controller) 
     searcher = {**(trial.config.get("searcher") or {}), "name": "single"}
     # The script has built the model, and nothing could build it again for a restart.
     config = {**trial.config, "hyperparameters": hparams, "searcher": searcher, "max_restarts": 0}
-    with ScratchFolder("experiment-") as scratch:
+    with distributed.eager_mode(), ScratchFolder("experiment-") as scratch:
         job.run_trials(loading.script_trial(lambda: controller), config, directory or scratch)
     place = f"in {directory}" if directory else "deleted; to keep them, leave out test=True"
     _logger.info("The trial is trained; its results are %s", place)

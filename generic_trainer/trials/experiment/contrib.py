@@ -53,7 +53,7 @@ _PARTS = {
     "cluster_resolver": "tf1.distribute.cluster_resolver",
     "data": "._learn tf1.data.experimental tf1.data",
     "eager": "._learn tf1",
-    "estimator": "._learn generic_trainer.estimator generic_trainer.estimator.experimental",
+    "estimator": "._heads ._learn generic_trainer.estimator generic_trainer.estimator.experimental",
     "feature_column": "tf1.feature_column",
     "framework": "tf1.train tf1 tf_slim",
     "layers": "._learn tf1.feature_column tf_slim.layers tf_slim",

@@ -7,7 +7,7 @@ from typing import Any
 from generic_trainer import estimator as tf_estimator
 from generic_trainer._core.cluster import is_one_of_several, tf_config
 from generic_trainer.errors import ConfigurationError, ExportError
-from generic_trainer.training import is_chief
+from generic_trainer.training import distributed, is_chief
 from generic_trainer.trials._estimator_exports import export_features
 from generic_trainer.trials._pipeline import Pipeline, current_pipeline, in_pipeline, tuned_values
 from generic_trainer.trials._trial import takes
@@ -65,13 +65,15 @@ def run(
         run_config = run_config and run_config.replace(model_dir=output_dir)
         hparams = hparams and _tuned(hparams, pipeline)
     if run_config is None:
-        experiment = experiment_fn(output_dir)
+        arguments: tuple[Any, ...] = (output_dir,)
     elif not run_config.model_dir:
         raise ConfigurationError("run_config must have a model_dir: RunConfig(model_dir=...)")
     elif takes(experiment_fn, run_config, hparams):
-        experiment = experiment_fn(run_config, hparams)
+        arguments = run_config, hparams
     else:
-        experiment = experiment_fn(run_config)
+        arguments = (run_config,)
+    with tf_estimator.first_behavior(getattr(experiment_fn, "__module__", "")):
+        experiment = experiment_fn(*arguments)
     if not isinstance(experiment, Experiment):
         raise ConfigurationError(f"experiment_fn must return an Experiment, got {experiment!r}")
     if pipeline is not None and experiment.train_steps is None:
@@ -81,9 +83,10 @@ def run(
         schedule = _SCHEDULE_OF_TASK.get(task.get("type", ""), "train_and_evaluate")
     if schedule not in _SCHEDULES.split():
         raise ConfigurationError(f"schedule must be one of {_SCHEDULES}, but got {schedule!r}")
-    result = getattr(experiment, schedule)()
-    if pipeline is not None and is_chief():
-        _publish(experiment, pipeline)
+    with distributed.eager_mode():  # a main program of TensorFlow 1 runs in a graph
+        result = getattr(experiment, schedule)()
+        if pipeline is not None and is_chief():
+            _publish(experiment, pipeline)
     return result
 
 

@@ -109,7 +109,7 @@ def test_names_that_contrib_has_not(monkeypatch):
         ("learn.preprocessing", "TextVectorization"),
         ("crf", "a loss of your own"),
         ("rnn.LSTMBlockFusedCell", "rnn_cell.LSTMCell"),
-        ("estimator.multi_label_head", "tf.estimator.MultiLabelHead"),
+        ("learn.multi_label_head", "tf.estimator.MultiLabelHead"),
     ],
 )
 def test_what_is_gone_names_what_took_its_place(path, place):
@@ -120,6 +120,51 @@ def test_what_is_gone_names_what_took_its_place(path, place):
     ):
         with pytest.raises(ConfigurationError, match=rf"is gone: .*{place}.* took its place"):
             look()
+
+
+def multi_head(heads):
+    return heads.multi_head(
+        [heads.regression_head(name="size"), heads.binary_classification_head(name="kind")]
+    )
+
+
+SUM = tf1.losses.Reduction.SUM
+
+
+@pytest.mark.parametrize(
+    ("make", "labels", "key", "growth"),
+    [
+        (lambda heads: heads.binary_classification_head(), [[0], [1]], "probabilities", 1),
+        (lambda heads: heads.multi_class_head(3), [[0], [2]], "probabilities", 1),
+        (lambda heads: heads.multi_label_head(2), [[0, 1], [1, 0]], "probabilities", 1),
+        (lambda heads: heads.regression_head(), [[0.0], [2.0]], "predictions", 1),
+        (lambda heads: heads.regression_head(None, 2), [[0.0, 1.0], [2.0, 0.0]], "predictions", 1),
+        (lambda heads: heads.regression_head(loss_reduction=SUM), [[0.0], [2.0]], "predictions", 2),
+        (lambda heads: heads.poisson_regression_head(), [[0.0], [2.0]], "predictions", 1),
+        (lambda heads: heads.logistic_regression_head(), [[0.0], [1.0]], "predictions", 1),
+        (multi_head, {"size": [[0.0], [2.0]], "kind": [[0], [1]]}, ("size", "predictions"), 1),
+    ],
+)
+def test_heads_take_optimizers_of_tensorflow_1(make, labels, key, growth, tmp_path):
+    def model_fn(features, labels, mode):
+        head = make(tf1.contrib.estimator)
+        hidden = tf1.layers.batch_normalization(features["x"], training=mode == "train")
+        logits = tf1.layers.dense(hidden, head.logits_dimension)
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        return head.create_estimator_spec(features, mode, logits, labels, optimizer)
+
+    def read(repeats):
+        tables = labels if isinstance(labels, dict) else {"": labels}
+        tables = {name: np.repeat(table, repeats, axis=0) for name, table in tables.items()}
+        x = np.repeat(np.float32([[1.0], [2.0]]), repeats, axis=0)
+        return tf.data.Dataset.from_tensors(({"x": x}, tables.get("", tables)))
+
+    trained = v1.Estimator(model_fn, str(tmp_path), v1.RunConfig(tf_random_seed=1))
+    trained.train(lambda: read(1).repeat(20))
+    assert trained.get_variable_value("batch_normalization/moving_mean") > 0.0
+    once, twice = (trained.evaluate(lambda n=n: read(n))["loss"] for n in (1, 2))
+    assert twice == pytest.approx(growth * once, rel=1e-4)  # the mean over the batch, or the sum
+    assert key in next(trained.predict(lambda: read(1)))
 
 
 def test_arguments_of_then(caplog):
