@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         validation,
         vertex,
     )
+    from generic_trainer.cli import run, validate
     from generic_trainer.components import GenericTrainer
     from generic_trainer.launchers import Distribution
     from generic_trainer.validation import ServingContract
@@ -53,15 +54,22 @@ __all__ = [
     "executors",
     "kfp",
     "launchers",
+    "run",
     "tracking",
     "training",
     "trials",
     "user_code",
+    "validate",
     "validation",
     "vertex",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"components": "GenericTrainer", "launchers": "Distribution", "validation": "ServingContract"},
+    {
+        "cli": "run validate",
+        "components": "GenericTrainer",
+        "launchers": "Distribution",
+        "validation": "ServingContract",
+    },
 )

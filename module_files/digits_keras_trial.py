@@ -1,7 +1,11 @@
 """Determined's `TFKerasTrial` on handwritten digits: a convolutional network, early stopping.
 
-Such module files run with their import lines changed. The component takes the experiment
-configuration: ``custom_config={"hyperparameters": {...}, "searcher": {...}, "data": {...}}``.
+Such module files run with their import lines changed. The command line takes Determined's file, and
+the component its content: ``custom_config={"hyperparameters": {...}, "searcher": {...}, ...}``.
+
+::
+
+    generic-trainer run digits_keras_trial.py --config digits_keras_trial.yaml --output runs
 """
 
 from __future__ import annotations

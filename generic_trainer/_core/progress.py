@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from generic_trainer._core.event_files import last_scalars
 from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
 from generic_trainer._core.texts import is_number
 
@@ -231,6 +232,12 @@ class ProgressReader:
                 line = json.loads(each)
                 if isinstance(line, dict) and is_number(line.get("at")):
                     yield line
+
+
+def last_metrics(run_dir: str) -> dict[str, float]:
+    """Returns the last value of each loss, metric and scalar of TensorBoard in a ModelRun."""
+    curves = ProgressReader(run_dir).look().curves
+    return {name: points[-1][1] for name, points in curves.items()} | last_scalars(run_dir)
 
 
 def _spend(progress: Progress, line: dict[str, Any], at: float) -> None:

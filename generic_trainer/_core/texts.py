@@ -259,14 +259,17 @@ def load_eval_config(source: Any) -> Any:
     return read_proto(os.fspath(source), config_pb2.EvalConfig, "eval config")
 
 
-def load_hyperparameters(path: str | None) -> dict[str, Any] | None:
-    """Returns the `keras_tuner.HyperParameters` config in a file of a Tuner; None for None.
+def load_hyperparameters(source: Any) -> Mapping[str, Any] | None:
+    """Returns the `keras_tuner.HyperParameters` config in a file of a Tuner, or of name → value.
 
     Raises:
-        DataError: it is not a JSON object.
+        DataError: the file does not hold a JSON object.
     """
+    if not isinstance(source, _PATHS):
+        return tuner_config(source) if source else None
+    path = os.fspath(source)
     try:
-        return None if path is None else parse_json_object(read_text(path))
+        return parse_json_object(read_text(path))
     except (OSError, ValueError) as error:
         raise DataError(
             f"Hyperparameters must be a JSON object, but {path} is none: {error}. Run the Tuner "
@@ -282,6 +285,17 @@ def is_tuner_config(hyperparameters: Mapping[str, Any]) -> bool:
     """
     is_config = hyperparameters.keys() <= {"space", "values"}
     return is_config and isinstance(hyperparameters.get("values"), Mapping)
+
+
+def tuner_config(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns name → value as a config of `keras_tuner.HyperParameters`; a config as it is."""
+    if is_tuner_config(values):
+        return values
+    space = [
+        {"class_name": "Fixed", "config": {"name": name, "conditions": [], "value": value}}
+        for name, value in values.items()
+    ]
+    return {"space": space, "values": dict(values)}
 
 
 def hyperparameter_values(hyperparameters: Mapping[str, Any] | None) -> Mapping[str, Any]:

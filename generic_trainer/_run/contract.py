@@ -66,7 +66,7 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
 
 
 def _examples(request: TrainingRequest) -> dict[str, Any]:
-    if not request.examples_format.is_tf_example:
+    if not (request.examples_format.is_tf_example and request.eval_files):
         return {}
     pattern = request.eval_files[0]
     if not _transformed(request, pattern):

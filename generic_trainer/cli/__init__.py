@@ -1,4 +1,4 @@
-"""The command `generic-trainer`.
+"""The command `generic-trainer`, and two of its commands as functions, `run` and `validate`.
 
 ::
 
@@ -26,13 +26,20 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from generic_trainer import __version__
+from generic_trainer._core.lazy import lazy_names
 from generic_trainer.cli._options import reject_unknown
 from generic_trainer.errors import ConfigurationError, GenericTrainerError
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from generic_trainer.cli._run import RunResult, run
+    from generic_trainer.cli._validate import validate
+
+__all__ = ["RunResult", "main", "run", "validate"]
+
+__getattr__, __dir__ = lazy_names(__name__, {"_run": "RunResult run", "_validate": "validate"})
 
 _COMMANDS = (
     *("init", "run", "predict", "validate", "verify", "explain", "publish", "migrate", "doctor"),
@@ -107,14 +114,14 @@ def outcome_of_run(words: Sequence[str]) -> dict[str, Any]:
         words: its arguments.
 
     Returns:
-        `exit_status`, `error`, and where they exist `model`, `model_run` and `report`, as a dict.
+        `exit_status`, `error`, and where they exist `model`, `model_run`, `report` and `metrics`.
 
     Raises:
         ConfigurationError: the arguments are wrong.
     """
-    from generic_trainer.cli._run import train
+    from generic_trainer.cli._run import outcome_of
 
-    return train(command_parser(["run"]).parse_args(["run", *words]))
+    return outcome_of(command_parser(["run"]).parse_args(["run", *words]))
 
 
 def command_parser(names: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:

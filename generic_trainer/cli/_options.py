@@ -56,17 +56,23 @@ def reject_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> None:
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
 
 
-def require_files(**paths: str | None) -> None:
+def option(name: str) -> str:
+    """Returns the word of an option; the name of an argument without `--` is in capitals."""
+    return name if name.isupper() else f"--{name.replace('_', '-')}"
+
+
+def require_files(named: Callable[[str], str] = option, /, **paths: str | None) -> None:
     """Checks that local files and directories exist; remote ones are checked when they are read.
 
     Args:
-        **paths: option → given path; the name of an argument without `--` is in capitals.
+        named: returns what the user calls an option.
+        **paths: option → given path.
 
     Raises:
         ConfigurationError: some are missing; lists all of them.
     """
     problems = [
-        f"{name if name.isupper() else '--' + name.replace('_', '-')}: {path} does not exist"
+        f"{named(name)}: {path} does not exist"
         for name, path in paths.items()
         if path and not is_remote(path) and not os.path.exists(path)
     ]

@@ -3,45 +3,48 @@
 import argparse
 import contextlib
 import dataclasses
-import glob
 import itertools
 import json
 import logging
+import math
 import os
-import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer import errors
 from generic_trainer._core import texts
-from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote, write_whole
+from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote, read_text
+from generic_trainer._core.progress import last_metrics
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
-from generic_trainer._entry_points import may_define
+from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE, SERVING_MODEL_DIR
+from generic_trainer._entry_points import RUN_FN, may_define
 from generic_trainer._run.store import with_run_key
-from generic_trainer.cli._csv import (
-    SUFFIX,
-    Table,
-    empty_label,
-    read_csv,
-    types_of_schema,
-    write_examples,
-    write_schema,
+from generic_trainer.cli._csv import read_csv, types_of_schema, write_schema
+from generic_trainer.cli._examples import csv_files_of, splits_of, written_examples
+from generic_trainer.cli._fn_args import (
+    empty_cells_in,
+    keep_empty_cells,
+    no_examples,
+    sparse_columns,
 )
-from generic_trainer.cli._options import add_command, require_files
-from generic_trainer.executors import FN_ARGS_FACTORY
+from generic_trainer.cli._options import add_command, option, require_files
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, exit_code
-from generic_trainer.tracking import parse_trackings
-from generic_trainer.user_code import bundle_module_file
-from generic_trainer.validation import ServingContract
+from generic_trainer.tracking import Tracking, parse_trackings
+from generic_trainer.user_code import UserCode, bundle_module_file, defines_function, read_bundle
+from generic_trainer.validation import ServingContract, ValidationReport
 
-_SPLIT = "Split-"
-_DRY_STEPS, _DRY_EXAMPLES = 2, 10
-_EMPTY_CELLS = "empty_cells.json"  # in the scratch directory: column → text, for a CSV file
-_FILES = "schema", "transform_graph", "base_model", "hyperparameters", "contract", "eval_config"
+_Path = str | os.PathLike[str]
+
+_DRY_STEPS = 2
+_OF_ANY_SEARCHER = "metric", "smaller_is_better"
+# Arguments that may be files; the last three may be values instead.
+_FILES = (
+    *("schema", "transform_graph", "base_model", "eval_config", "sign_with"),
+    *("hyperparameters", "custom_config", "contract"),
+)
 
 
 def add_to(commands: Any) -> None:
@@ -65,7 +68,8 @@ def _run(options: argparse.Namespace) -> int:
     worker.
 
     Options:
-        module_file MODULE_FILE: Python file with run_fn, trainer_fn or a trial
+        module_file MODULE_FILE: Python file with run_fn, trainer_fn or a trial; a trial that reads
+            its own data needs no examples
         --output DIR: directory of models and logs
         --dry-run: train two steps on ten examples of each split, export and check, and keep nothing
         --json: print the outcome as one line of JSON, the last line
@@ -84,6 +88,7 @@ def _run(options: argparse.Namespace) -> int:
         --base-model DIR: SavedModel to start from, and to compare with
         --hyperparameters FILE: best_hyperparameters.txt of a Tuner
         --custom-config JSON: fn_args.custom_config
+        --config FILE: YAML file of fn_args.custom_config, such as Determined's const.yaml
         --contract FILE: YAML or JSON file of a ServingContract
         --eval-config FILE: the Evaluator's tfma.EvalConfig
         --distribution JSON: such as '{"launcher": "local", "num_workers": 2}'
@@ -92,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
         --sign-with FILE: private key that signs the model, for `generic-trainer verify`
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    outcome = train(options)
+    outcome = outcome_of(options)
     if outcome["error"]:
         print(f"generic-trainer run: {outcome['error']}", file=sys.stderr)
     if options.json:
@@ -100,11 +105,12 @@ def _run(options: argparse.Namespace) -> int:
     return int(outcome["exit_status"])
 
 
-def train(options: argparse.Namespace) -> dict[str, Any]:
+def outcome_of(options: argparse.Namespace) -> dict[str, Any]:
     """Trains as `_run` does.
 
     Returns:
-        `exit_status`, `error`, and where they exist `model`, `model_run` and `report`, as a dict.
+        `exit_status`, `error`, and where they exist `model`, `model_run`, `report` and `metrics`,
+        as JSON can hold them.
 
     Raises:
         ConfigurationError: the options are wrong.
@@ -114,109 +120,248 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         distribution = Distribution.from_json(options.distribution or "{}")
     except errors.ConfigurationError as error:
         raise errors.ConfigurationError(f"--distribution: {error}") from error
-    trackings = parse_trackings(options.tracking)
-    _check_options(options)
+    try:
+        custom_config = texts.parse_json_object(options.custom_config or "null")
+    except ValueError as error:
+        message = f"--custom-config must be a JSON object, but {error}"
+        raise errors.ConfigurationError(message) from error
+    if options.config and custom_config is not None:
+        raise errors.ConfigurationError("--config and --custom-config: expected one of them")
+    arguments = vars(options) | {
+        "custom_config": options.config or custom_config,
+        "distribution": distribution,
+        "tracking": parse_trackings(options.tracking),
+        "named": lambda name: option("config" if name == "custom_config" else name),
+    }
+    # Hide what TensorFlow's C++ code and Google's clients say: nobody can act on it.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if options.verbose else "2")
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.")
 
     outcome: dict[str, Any] = {"exit_status": 0, "error": None}
-    empty_cells: dict[str, str] = {}
     try:
-        with (
-            file_errors_as(errors.TrainingError, "The run failed on a file or directory"),
-            ScratchFolder("run-") as scratch_dir,
-        ):
-            request = _request(options, distribution, scratch_dir)
-            empty_cells = _empty_cells(scratch_dir)
+        _train(argparse.Namespace(**arguments), outcome)
+    except errors.ConfigurationError:
+        raise
+    except errors.GenericTrainerError as error:
+        outcome |= {"exit_status": exit_code(error), "error": str(error)}
+    if (report := outcome.get("report")) is not None:
+        if options.dry_run:
+            verdict = report.summary().replace(report.model_dir, "The export", 1)
+            print(f"{verdict}. A dry run keeps no files.", file=sys.stderr)
+        finite = {k: value for k, value in outcome["metrics"].items() if math.isfinite(value)}
+        outcome |= {"report": json.loads(report.to_json()), "metrics": finite}
+    return outcome
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """The outcome of `run`.
+
+    Attributes:
+        model: directory of the published SavedModel, `OUTPUT/model/N/Format-Serving`; None after a
+            dry run.
+        model_run: directory with log, report and event files, `OUTPUT/model_run/N`; None after a
+            dry run.
+        report: the results of the checks; None in a worker of a cluster other than the chief.
+        metrics: name → last value of each loss, metric and scalar of TensorBoard, such as `loss`
+            and `val_loss`.
+    """
+
+    model: str | None
+    model_run: str | None
+    report: ValidationReport | None
+    metrics: Mapping[str, float]
+
+
+def run(
+    module_file: _Path,
+    *,
+    output: _Path | None = None,
+    examples: _Path | None = None,
+    train: _Path | None = None,
+    eval: _Path | None = None,
+    train_steps: int | None = None,
+    eval_steps: int | None = None,
+    label: str | None = None,
+    schema: _Path | None = None,
+    transform_graph: _Path | None = None,
+    base_model: _Path | None = None,
+    hyperparameters: Mapping[str, Any] | _Path | None = None,
+    custom_config: Mapping[str, Any] | _Path | None = None,
+    contract: ServingContract | _Path | None = None,
+    eval_config: _Path | None = None,
+    distribution: Distribution | None = None,
+    tracking: str | Tracking | Sequence[str | Tracking] = (),
+    sign_with: _Path | None = None,
+    dry_run: bool = False,
+) -> RunResult:
+    """Trains with a module file, checks its export and publishes it, as `generic-trainer run` does.
+
+    ::
+
+        import generic_trainer
+
+        result = generic_trainer.run("trainer.py", examples="houses.csv", output="runs")
+        print(result.report.verdict, result.metrics["val_loss"], result.model)
+
+    A notebook shows the run while it trains. The same call continues a run that was killed.
+
+    Args:
+        module_file: Python file with `run_fn`, `trainer_fn` or a trial.
+        output: directory of models and logs; only a dry run can do without.
+        examples: output of an ExampleGen or Transform, a directory with `Split-*/`; or a .csv file,
+            of which a third of the rows is for evaluation. Not needed by code that reads its own
+            data.
+        train: glob of TFRecords of tf.Examples to train on, or a .csv file; together with `eval`,
+            in place of `examples`.
+        eval: the same to evaluate on.
+        train_steps: `fn_args.train_steps`, a number of batches; by default one pass.
+        eval_steps: `fn_args.eval_steps`; by default one pass.
+        label: feature that the model predicts, and that is absent when it serves: the report
+            compares predictions with it.
+        schema: schema.pbtxt of the examples; that of a .csv file is inferred.
+        transform_graph: output of Transform, a directory with `transform_fn/`.
+        base_model: directory of the SavedModel to start from, and to compare with.
+        hyperparameters: name → value, the config of a `keras_tuner.HyperParameters`, or its file.
+        custom_config: `fn_args.custom_config`, or a YAML file of it: for trials, the experiment
+            configuration.
+        contract: further requirements on the model, or a YAML or JSON file of them.
+        eval_config: file of the Evaluator's `tfma.EvalConfig`.
+        distribution: the workers; by default this process trains.
+        tracking: trackers, such as `"mlflow:http://host:5000"`.
+        sign_with: file of the private key that signs the model.
+        dry_run: whether to train two steps on ten examples of each split, export and check, and
+            keep nothing.
+
+    Raises:
+        ConfigurationError: wrong arguments; before TensorFlow is imported, if it is not yet.
+        DataError: the examples, the schema or another file cannot be read.
+        ModuleFileError: the module cannot be imported, or has nothing that trains.
+        TrainingError: the module's code raised, or a worker was lost.
+        ExportError: there is no export to publish; a `ModelValidationError`, with the report as its
+            field, if the export failed its checks. It is kept beside the log.
+    """
+    arguments = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in locals().items()
+    }
+    arguments |= {
+        "distribution": distribution or Distribution(),
+        "tracking": parse_trackings(tracking),
+        "named": str,
+        "verbose": True,
+    }
+    outcome: dict[str, Any] = {"report": None, "metrics": {}}
+    _train(argparse.Namespace(**arguments), outcome)
+    is_kept = not dry_run
+    return RunResult(
+        model=os.path.join(outcome["model"], SERVING_MODEL_DIR) if is_kept else None,
+        model_run=outcome["model_run"] if is_kept else None,
+        report=outcome["report"],
+        metrics=outcome["metrics"],
+    )
+
+
+def _train(options: argparse.Namespace, outcome: dict[str, Any]) -> None:
+    """Trains and publishes.
+
+    Args:
+        options: the arguments of `run`, and two more: `named`, a function that returns what the
+            user calls an argument, and `verbose`.
+        outcome: gets `model`, `model_run`, `report` and `metrics` as soon as they are known.
+
+    Raises:
+        GenericTrainerError: see `run`.
+    """
+    _check_options(options)
+    with (
+        file_errors_as(errors.TrainingError, "The run failed on a file or directory"),
+        ScratchFolder("run-") as scratch_dir,
+    ):
+        try:
+            request = _request(options, scratch_dir)
             if not options.dry_run:
                 outcome |= {"model": request.model_dir, "model_run": request.model_run_dir}
             from generic_trainer._run.run import train_and_publish
 
             job = Job(
                 request=request,
-                distribution=distribution,
-                fn_args_factory=f"{__name__}:make_fn_args",
+                distribution=options.distribution,
+                fn_args_factory="generic_trainer.cli._fn_args:make_fn_args",
             )
-            report = train_and_publish(job, () if options.dry_run else trackings)
-            if report is not None:
-                outcome["report"] = json.loads(report.to_json())
-            if report is not None and options.dry_run:
-                verdict = report.summary().replace(report.model_dir, "The export", 1)
-                print(f"{verdict}. A dry run keeps no files.", file=sys.stderr)
-    except errors.ConfigurationError:
-        raise
-    except errors.GenericTrainerError as error:
-        outcome |= {"exit_status": exit_code(error), "error": str(error)}
-        outcome["error"] += _sparse_columns(f"{error} {error.__cause__}", empty_cells)
-    return outcome
+            report = train_and_publish(job, () if options.dry_run else options.tracking)
+        except errors.GenericTrainerError as error:
+            remedy = sparse_columns(f"{error} {error.__cause__}", empty_cells_in(scratch_dir))
+            error.args = (f"{error}{remedy}",)
+            raise
+        if report is not None:
+            outcome |= {"report": report, "metrics": last_metrics(request.model_run_dir)}
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    problems = []
+    problems, named = [], options.named
     if not options.output and not options.dry_run:
-        problems.append("give --output, or --dry-run")
+        problems.append(f"give {named('output')}, or {named('dry_run')}")
     for name in ("output", "base_model", "transform_graph"):
         if (path := getattr(options, name)) and os.path.isfile(path):
-            problems.append(f"{_option(name)}: {path} is a file, expected a directory")
-    if bool(options.examples) == bool(options.train or options.eval):
-        problems.append("give either --examples, or --train and --eval")
-    elif not options.examples and not (options.train and options.eval):
-        problems.append("--train and --eval go together")
+            problems.append(f"{named(name)}: {path} is a file, expected a directory")
+    if options.examples and (options.train or options.eval):
+        problems.append(f"give either {named('examples')}, or {named('train')} and {named('eval')}")
+    elif bool(options.train) != bool(options.eval):
+        problems.append(f"{named('train')} and {named('eval')} go together")
     for name in ("train_steps", "eval_steps"):
         if (steps := getattr(options, name)) is not None and steps < 1:
-            problems.append(f"{_option(name)} must be at least 1, got {steps}")
-    try:
-        texts.parse_json_object(options.custom_config or "null")
-    except ValueError as error:
-        problems.append(f"--custom-config must be a JSON object, but {error}")
+            problems.append(f"{named(name)} must be at least 1, got {steps}")
     errors.raise_problems(errors.ConfigurationError, "wrong options", problems)
-    files = {name: getattr(options, name) for name in (*_FILES, "sign_with")}
-    csv_files = {split or "examples": path for split, path in _csv_files(options).items()}
-    require_files(MODULE_FILE=options.module_file, **files, **csv_files)
-    given = filter(None, (options.examples, options.train, options.eval))
-    if not csv_files and not any(map(is_remote, given)):
-        _splits(options)
+    given = {name: getattr(options, name) for name in _FILES}
+    files = {name: path for name, path in given.items() if isinstance(path, str)}
+    csv_files = {split or "examples": path for split, path in csv_files_of(options).items()}
+    require_files(named, MODULE_FILE=options.module_file, **files, **csv_files)
+    examples = filter(None, (options.examples, options.train, options.eval))
+    if not csv_files and not any(map(is_remote, examples)):
+        splits_of(options)
 
 
-def _request(
-    options: argparse.Namespace, distribution: Distribution, scratch_dir: str
-) -> TrainingRequest:
+def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
     """Returns the request, with examples and schema of CSV files written to the scratch folder.
 
     The first part checks everything that can be checked without importing TensorFlow.
     """
     schema = texts.load_schema(options.schema)  # otherwise only the export would fail
-    contract = ServingContract.from_yaml(options.contract) if options.contract else None
+    contract = options.contract
+    if isinstance(contract, str):
+        contract = ServingContract.from_yaml(contract)
     if options.label:
         contract = contract or ServingContract(signatures=())
         contract = dataclasses.replace(contract, label_keys=(options.label,))
-    files = _csv_files(options)
+    files = csv_files_of(options)
     table = read_csv(files, types_of_schema(schema)) if files else None
     if table is not None:
         for label in contract.label_keys if contract else ():
             table.require_label(label)
-        cells = {name: str(empty) for name, empty in table.empty.items()}
-        write_whole(os.path.join(scratch_dir, _EMPTY_CELLS), json.dumps(cells))
+        keep_empty_cells(table, scratch_dir)
     schema_path = options.schema and absolute(options.schema)
     if table is not None and schema_path is None:
         schema_path = write_schema(table, os.path.join(scratch_dir, "schema.pbtxt"))
     user_code = bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
+    custom_config = _custom_config(options, user_code)
     hyperparameters = texts.load_hyperparameters(options.hyperparameters)
+    if not (options.examples or options.train) and _reads_examples(user_code):
+        raise no_examples(options.named)
 
-    # Hide what TensorFlow's C++ code and Google's clients say: nobody can act on it.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if options.verbose else "2")
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.")
     with contextlib.nullcontext() if options.verbose else _hidden_stderr():
         import tensorflow as tf
 
     try:
         output = os.path.join(scratch_dir, "runs") if options.dry_run else options.output
-        splits = _written_examples(options, table, os.path.join(scratch_dir, "examples"))
+        splits = written_examples(options, table, os.path.join(scratch_dir, "examples"))
         request = TrainingRequest(
             schema_path=schema_path,
             user_code=user_code,
             hyperparameters=hyperparameters,
             contract=contract,
-            train_files=splits["train"],
-            eval_files=splits["eval"],
+            train_files=splits.get("train", ()),
+            eval_files=splits.get("eval", ()),
             split_files=splits,
             examples_format=ExamplesFormat(FORMAT_TF_EXAMPLE),
             scratch_dir=scratch_dir,
@@ -224,14 +369,48 @@ def _request(
             eval_steps=1 if options.dry_run else options.eval_steps,
             transform_graph_path=_existing("transform_graph", options),
             base_model=_existing("base_model", options),
-            custom_config=texts.parse_json(options.custom_config or "null"),
+            custom_config=custom_config,
             sign_with=options.sign_with and absolute(options.sign_with),
             eval_config=texts.load_eval_config(_existing("eval_config", options)),
             **new_directories(output),  # last: a wrong option leaves no directories behind
         )
-        return with_run_key(request, distribution.env)
+        return with_run_key(request, options.distribution.env)
     except tf.errors.OpError as error:  # an unknown scheme, a directory that is not writable
         raise errors.ConfigurationError(str(error.message)) from error
+
+
+def _custom_config(options: argparse.Namespace, code: UserCode) -> Mapping[str, Any] | None:
+    """Returns the mapping that is given, or that of a file; for a dry run of trials, a short one.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    config, path = options.custom_config, None
+    if isinstance(config, str):
+        path = config
+        try:
+            config = texts.parse_yaml(read_text(path))
+        except (OSError, ValueError) as error:
+            message = f"{options.named('custom_config')}: {path} cannot be read: {error}"
+            raise errors.ConfigurationError(message, path=path) from error
+    if config is not None and not isinstance(config, Mapping):
+        name, found = options.named("custom_config"), texts.describe(config)
+        message = f"{name}: {path or ''} must hold a mapping, found {found}"
+        raise errors.ConfigurationError(message, path=path)
+    if options.dry_run and not defines_function(code, RUN_FN):
+        config = dict(config or {})
+        if isinstance(searcher := config.get("searcher"), Mapping):
+            kept = {name: searcher[name] for name in _OF_ANY_SEARCHER if name in searcher}
+            length = {"batches": _DRY_STEPS}
+            config["searcher"] = {**kept, "name": "single", "max_length": length}
+    return config
+
+
+def _reads_examples(code: UserCode) -> bool:
+    """Whether a module of a `run_fn` or `trainer_fn` certainly reads the examples."""
+    sources = read_bundle(code).files.values()
+    is_api = any(defines_function(code, name) for name in (RUN_FN, "trainer_fn"))
+    return is_api and any(b".train_files" in source for source in sources)
 
 
 @contextlib.contextmanager
@@ -249,119 +428,6 @@ def _hidden_stderr() -> Iterator[None]:
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-
-
-def _written_examples(
-    options: argparse.Namespace, table: Table | None, folder: str
-) -> dict[str, tuple[str, ...]]:
-    """Returns split → file patterns, of new files for CSV files and for a dry run."""
-    if table is not None:
-        return write_examples(table, folder, _DRY_EXAMPLES if options.dry_run else None)
-    splits = _splits(options)
-    if not options.dry_run:
-        return splits
-    return {
-        split: (_copy_records(pattern, os.path.join(folder, split), _DRY_EXAMPLES),)
-        for split, (pattern,) in splits.items()
-    }
-
-
-def _copy_records(source: str, folder: str, count: int) -> str:
-    """Writes the first records of TFRecord files into one with the name of the first of them.
-
-    Args:
-        source: a glob, whose files may be compressed; the copy is compressed if its name ends so.
-        folder: the target; it is created.
-        count: the number of records.
-
-    Returns:
-        The path of the copy.
-
-    Raises:
-        DataError: no file matches, or one is not a TFRecord file.
-    """
-    import tensorflow as tf
-
-    from generic_trainer._core.records import read_records
-
-    records = read_records(source, count)
-    first = min(path for path in gfile().glob(source) if not gfile().isdir(path))
-    path = f"{folder}/{first.rpartition('/')[2]}"
-    gfile().makedirs(folder)
-    with tf.io.TFRecordWriter(path, "GZIP" if path.endswith(".gz") else "") as writer:
-        for record in records:
-            writer.write(record)
-    return path
-
-
-def _csv_files(options: argparse.Namespace) -> dict[str, str]:
-    """Returns split → CSV file, `""` for one that holds both; {} if the examples are TFRecords."""
-    given = {"": options.examples, "train": options.train, "eval": options.eval}
-    files = {split: path for split, path in given.items() if path}
-    csv_files = [path for path in files.values() if path.endswith(SUFFIX)]
-    if csv_files and len(csv_files) < len(files):
-        raise errors.ConfigurationError(
-            f"--train and --eval: expected both to be {SUFFIX} files or neither, but one is "
-            f"{csv_files[0]}"
-        )
-    return files if csv_files else {}
-
-
-def _splits(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """Returns split → file patterns, of which each matches a file."""
-    splits: dict[str, tuple[str, ...]]
-    if options.examples:
-        folders = _matching(os.path.join(_pattern(options.examples), f"{_SPLIT}*"))
-        splits = {
-            os.path.basename(folder).removeprefix(_SPLIT): (os.path.join(_pattern(folder), "*"),)
-            for folder in folders
-        }
-        if missing := [f"{_SPLIT}{name}" for name in ("train", "eval") if name not in splits]:
-            raise errors.ConfigurationError(
-                f"--examples: {options.examples} has no {' and no '.join(missing)}; "
-                f"found {sorted(splits) or 'no splits'}. Name the files with --train and --eval.",
-                path=options.examples,
-            )
-    else:
-        splits = {"train": (_pattern(options.train),), "eval": (_pattern(options.eval),)}
-    empty = [pattern for (pattern,) in splits.values() if not _matching(pattern)]
-    if empty:
-        raise errors.ConfigurationError(f"no file matches {', '.join(empty)}")
-    return splits
-
-
-def _empty_cells(scratch_dir: str) -> dict[str, str]:
-    """Returns column → its empty cells in words, of the columns of a CSV file that have some."""
-    try:
-        with open(os.path.join(scratch_dir, _EMPTY_CELLS), encoding="utf-8") as file:
-            return dict(json.load(file))
-    except FileNotFoundError:  # the examples are not a CSV file, or this is another machine
-        return {}
-
-
-def _sparse_columns(error: str, empty_cells: Mapping[str, str]) -> str:
-    """Returns the remedy for a module that does not expect empty cells; or "".
-
-    Errors of TensorFlow and Keras have no field for the kind of tensor: only their texts have it.
-    """
-    if not empty_cells or "sparse" not in error.lower():
-        return ""
-    listed = "; ".join(f"{name!r}, in which {cells}" for name, cells in empty_cells.items())
-    return (
-        f"\nA column with empty cells is read as a tf.SparseTensor: {listed}. Two lines make such "
-        "a column x dense, with 0 or an empty string in its empty cells:\n"
-        "    x = tf.SparseTensor(x.indices, x.values, [x.dense_shape[0], 1])\n"
-        '    x = tf.sparse.to_dense(x, default_value="" if x.dtype == tf.string else 0)'
-    )
-
-
-def _pattern(path: str) -> str:
-    """Returns the absolute path as a pattern; brackets in an existing one stand for themselves."""
-    return glob.escape(absolute(path)) if os.path.exists(path) else absolute(path)
-
-
-def _matching(pattern: str) -> list[str]:
-    return gfile().glob(pattern) if is_remote(pattern) else glob.glob(pattern)
 
 
 def new_directories(output: str) -> dict[str, Any]:
@@ -390,40 +456,5 @@ def _existing(name: str, options: argparse.Namespace) -> str | None:
     if path is None:
         return None
     if not gfile().exists(path):
-        raise errors.ConfigurationError(f"{_option(name)}: {path} does not exist", path=path)
+        raise errors.ConfigurationError(f"{options.named(name)}: {path} does not exist", path=path)
     return absolute(path)  # for workers with another working directory
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def make_fn_args(request: TrainingRequest, export_dir: str) -> Any:
-    """Builds the argument as the executor does; steps that are not given become one pass.
-
-    A run without `--train-steps` would otherwise never end, because datasets repeat by default. The
-    number of batches follows from the batch size, so `train_steps` and `eval_steps` are set when
-    `run_fn` makes an endless dataset of the files of the split; of several, the one with the
-    smallest batches counts: a dataset for `adapt`, for example, may have larger ones.
-    """
-    fn_args = pkgutil.resolve_name(FN_ARGS_FACTORY)(request, export_dir)
-    accessor = fn_args.data_accessor
-    empty_cells = _empty_cells(request.scratch_dir)
-    passes: dict[str, int] = {}  # name of the field → the steps that are set here
-
-    def make_dataset(file_pattern: Any, options: Any, schema: Any) -> Any:
-        if options.label_key in empty_cells:
-            raise empty_label(options.label_key, empty_cells[options.label_key])
-        dataset = accessor.tf_dataset_factory(file_pattern, options, schema)
-        counts = fn_args.num_examples or {}
-        for split, files in (("train", fn_args.train_files), ("eval", fn_args.eval_files)):
-            name = f"{split}_steps"
-            is_open = getattr(fn_args, name) in (None, passes.get(name))
-            if is_open and options.num_epochs is None and file_pattern == files:
-                steps = -(-counts[split] // options.batch_size)
-                passes[name] = max(steps, passes.get(name, 0))
-                setattr(fn_args, name, passes[name])
-        return dataset
-
-    fn_args.data_accessor = accessor._replace(tf_dataset_factory=make_dataset)
-    return fn_args

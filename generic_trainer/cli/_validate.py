@@ -4,14 +4,15 @@ import argparse
 import dataclasses
 import glob
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.texts import is_number, load_eval_config, load_schema, read_proto
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
-from generic_trainer.cli._options import add_command, require_files
+from generic_trainer.cli._options import add_command, option, require_files
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, print_report
 
@@ -24,6 +25,13 @@ def _seconds(text: str) -> float:
 
 TIMEOUT = {"type": _seconds, "default": 600.0, "dest": "timeout_s"}
 _REPEATED = {"action": "append"}
+# Option → field of the contract.
+_SAME = "schema", "statistics", "transform_graph", "eval_config", "base_model"
+_FIELDS = dict(zip(_SAME, _SAME, strict=True)) | {
+    "source": "source_model",
+    "signature": "signatures",
+    "label": "label_keys",
+}
 
 
 def add_to(commands: Any) -> None:
@@ -52,6 +60,44 @@ def require_writable_html(options: argparse.Namespace) -> None:
     else:
         return
     raise ConfigurationError(f"--html: {options.html} {problem}", path=options.html)
+
+
+def validate(
+    model: str | os.PathLike[str],
+    contract: ServingContract | str | os.PathLike[str] | None = None,
+    *,
+    timeout_s: float = 600.0,
+    **fields: Any,
+) -> ValidationReport:
+    """Checks whether an exported model works downstream, as `generic-trainer validate` does.
+
+    ::
+
+        import generic_trainer
+
+        report = generic_trainer.validate(result.model, examples="eval/*", label_keys=["price"])
+        print(report.summary())
+
+    The checks run in a separate process; the model is never changed. A failed check is a result of
+    the report, not an error.
+
+    Args:
+        model: directory with saved_model.pb or a TFLite model, or a TFLite file.
+        contract: the requirements, or a YAML or JSON file of them; None for the needs of any
+            consumer.
+        timeout_s: seconds that one check may take.
+        **fields: fields of `ServingContract`, which take precedence over those of the contract.
+            `examples` may also be a directory of TFRecords or the output of an ExampleGen.
+
+    Raises:
+        ConfigurationError: the model or a file does not exist, or a field is wrong.
+    """
+    path = os.fspath(model)
+    if not is_remote(path):
+        require_model(Path(path), "model")
+    required = _completed(contract, fields, str)
+    with Checker(timeout_s=timeout_s) as checker:
+        return checker.validate(path, required)
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -85,16 +131,12 @@ def _validate(options: argparse.Namespace) -> int:
     if options.html and len(options.models) > 1:
         raise ConfigurationError("--html: expected a single model, the subject of the report")
     require_writable_html(options)
-    options.examples = _files_of(options.examples)
-    files = "contract", "schema", "transform_graph", "eval_config", "base_model", "source"
-    require_files(**{name: getattr(options, name) for name in files})
-    contract = _contract(options)
-    if options.schema and not is_remote(options.schema):
-        load_schema(options.schema)
-    if options.eval_config and not is_remote(options.eval_config):
-        load_eval_config(options.eval_config)
-    if options.examples and not is_remote(options.examples) and not glob.glob(options.examples):
-        raise ConfigurationError(f"--examples: no file matches {options.examples}")
+    if options.examples and options.example:
+        raise ConfigurationError("--examples and --example: expected one of them")
+    fields = {field: getattr(options, name) for name, field in _FIELDS.items()}
+    fields["examples"] = options.examples or _examples(options.example)
+    option_of = {field: option(name) for name, field in _FIELDS.items()}
+    contract = _completed(options.contract, fields, lambda name: option_of.get(name, option(name)))
     with Checker(timeout_s=options.timeout_s) as checker:
         reports = []
         for number, model in enumerate(options.models):
@@ -119,48 +161,70 @@ def _show_reports(reports: Sequence[ValidationReport], options: argparse.Namespa
         print_report(report)
 
 
-def require_model(model: Path) -> None:
+def require_model(model: Path, name: str = "MODEL") -> None:
     """Checks that a local model exists, and is not the artifact around it.
+
+    Args:
+        model: its path.
+        name: what the user calls the argument.
 
     Raises:
         ConfigurationError: it is not.
     """
     if not model.exists():
-        raise ConfigurationError(f"MODEL: {model} is not a directory or a file", path=str(model))
+        raise ConfigurationError(f"{name}: {model} is not a directory or a file", path=str(model))
     export = model / SERVING_MODEL_DIR
     if export.is_dir() and not (model / "saved_model.pb").exists():
         raise ConfigurationError(
-            f"MODEL: {model} is not a model: did you mean {export}?", path=str(model)
+            f"{name}: {model} is not a model: did you mean {export}?", path=str(model)
         )
 
 
-def _contract(options: argparse.Namespace) -> ServingContract:
-    """Joins the contract's file and the options, which take precedence."""
-    contract = ServingContract(signatures=())
-    if options.contract:
-        contract = ServingContract.from_yaml(options.contract)
-    if options.examples and options.example:
-        raise ConfigurationError("--examples and --example: expected one of them")
-    given = {
-        "examples": options.examples or _examples(options.example),
-        "schema": options.schema,
-        "statistics": options.statistics,
-        "transform_graph": options.transform_graph,
-        "eval_config": options.eval_config,
-        "base_model": options.base_model,
-        "source_model": options.source,
-        "signatures": options.signature,
-        "label_keys": options.label,
+def _completed(
+    contract: ServingContract | str | os.PathLike[str] | None,
+    fields: Mapping[str, Any],
+    named: Callable[[str], str],
+) -> ServingContract:
+    """Returns a contract with other fields, after checking that their files exist.
+
+    Args:
+        contract: or its file; None for the needs of any consumer.
+        fields: None, as a value, keeps that of the contract.
+        named: returns what the user calls a field.
+
+    Raises:
+        ConfigurationError: a file is missing, or a field is wrong.
+        DataError: a schema or an eval config cannot be read.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    given |= {"contract": contract} if contract else {}
+    paths = {
+        name: os.fspath(value)
+        for name, value in given.items()
+        if isinstance(value, (str, os.PathLike))
     }
-    return dataclasses.replace(contract, **{k: v for k, v in given.items() if v is not None})
+    given |= paths
+    files = "contract", "schema", "transform_graph", "eval_config", "base_model", "source_model"
+    require_files(named, **{name: paths[name] for name in files if name in paths})
+    for name, load in (("schema", load_schema), ("eval_config", load_eval_config)):
+        if name in paths and not is_remote(paths[name]):
+            load(paths[name])
+    if "examples" in paths:
+        given["examples"] = pattern = _files_of(paths["examples"])
+        if not is_remote(pattern) and not glob.glob(pattern):
+            raise ConfigurationError(f"{named('examples')}: no file matches {pattern}")
+    base = given.pop("contract", None) or ServingContract(signatures=())
+    if isinstance(base, str):
+        base = ServingContract.from_yaml(base)
+    return dataclasses.replace(base, **given)
 
 
-def _files_of(examples: str | None) -> str | None:
+def _files_of(examples: str) -> str:
     """Returns the glob of a directory's files; of an Examples artifact, those of its eval split.
 
     Brackets in the path of an existing file or directory stand for themselves.
     """
-    if not examples or is_remote(examples) or not Path(examples).exists():
+    if is_remote(examples) or not Path(examples).exists():
         return examples
     split = Path(examples, "Split-eval")
     path = split if split.is_dir() else Path(examples)

@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import math
 import os
 import shutil
 import sys
@@ -11,11 +10,9 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-from generic_trainer._core.event_files import last_scalars
 from generic_trainer._core.files import copy_tree, gfile
-from generic_trainer._core.progress import ProgressReader
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer._core.texts import is_tuner_config
+from generic_trainer._core.texts import tuner_config
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._run.live_view import REPORT_FILE
 from generic_trainer.cli import outcome_of_run
@@ -70,12 +67,8 @@ def run_step(
         if failed:
             print(outcome["error"], file=sys.stderr)
             sys.exit(outcome["exit_status"])
-        curves = ProgressReader(run.path).look().curves
-        values = {name: points[-1][1] for name, points in curves.items()}
-        values.update(last_scalars(run.path))
-        for name, last in values.items():
-            if math.isfinite(last):  # no JSON has other numbers
-                metrics.log_metric(name, last)
+        for name, last in outcome["metrics"].items():
+            metrics.log_metric(name, last)
         published = os.path.join(outcome["model"], SERVING_MODEL_DIR)
         copy_tree(published, model.path)
         model.metadata.update(_facts(outcome["report"]), framework="TensorFlow")
@@ -95,7 +88,8 @@ def _options(
     if schema is not None:
         inside = os.path.join(schema.path, "schema.pbtxt")
         options["schema"] = inside if os.path.isdir(schema.path) else schema.path
-    files = {"hyperparameters": _tuner_config(hyperparameters or {}), "contract": contract}
+    config = json.dumps(tuner_config(hyperparameters)) if hyperparameters else None
+    files = {"hyperparameters": config, "contract": contract}
     for name, text in files.items():
         if text:
             options[name] = os.path.join(folder, f"{name}.json")
@@ -132,17 +126,6 @@ def _examples(path: str, folder: str) -> dict[str, str]:
         f"one with Split-train and Split-eval, found {names[:12] or 'nothing'} in {path}",
         path=path,
     )
-
-
-def _tuner_config(values: Mapping[str, Any]) -> str:
-    """Returns a config of `keras_tuner.HyperParameters`, as the Tuner's result is one; or ""."""
-    if not values or is_tuner_config(values):
-        return json.dumps(values) if values else ""
-    space = [
-        {"class_name": "Fixed", "config": {"name": name, "conditions": [], "value": value}}
-        for name, value in values.items()
-    ]
-    return json.dumps({"space": space, "values": values})
 
 
 def _facts(report: Mapping[str, Any]) -> dict[str, Any]:

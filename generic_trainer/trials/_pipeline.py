@@ -73,14 +73,15 @@ class Pipeline:
             ConfigurationError: the schema is missing.
             DataError: the files cannot be read.
         """
-        if self.schema is None:
+        is_training = split == "train"
+        files = self.fn_args.train_files if is_training else self.fn_args.eval_files
+        if files and self.schema is None:
             raise ConfigurationError(
                 "Examples are read by a schema: pass schema=..., or transform_graph=..., to the "
                 "component."
             )
         from generic_trainer.data import TensorFlowDatasetOptions
 
-        is_training = split == "train"
         options = TensorFlowDatasetOptions(
             batch_size,
             num_epochs=None if is_training else 1,
@@ -88,7 +89,6 @@ class Pipeline:
             shuffle_seed=seed,
             label_key=label_key,
         )
-        files = self.fn_args.train_files if is_training else self.fn_args.eval_files
         return self.fn_args.data_accessor.tf_dataset_factory(files, options, self.schema)
 
 

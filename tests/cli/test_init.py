@@ -151,7 +151,7 @@ def test_the_tests_of_the_project_pass(tmp_path: Path) -> None:
 @pytest.mark.campaign("_run", "cli", "components", "executors", "validation")
 def test_the_commands_of_quick_start_run_as_printed(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "quick-start.md").read_text(encoding="utf-8")
-    sections = page[page.index("## A project of your own") : page.index("## A notebook")]
+    sections = page[page.index("## A project of your own") : page.index("## Notebooks")]
     printed = re.findall(r"(?m)^\$ (.*?)(?:\s+#.*)?$", sections)
     assert len(printed) == 7
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

@@ -3,11 +3,15 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from generic_trainer import cli
+import generic_trainer
+from generic_trainer import ServingContract, cli
+from generic_trainer.errors import ConfigurationError, ModelValidationError
 from tests import helpers
+from tests.house import ROOT, run_python
 
 TELLS_ITS_ARGUMENTS = helpers.run_fn("""
     import json
@@ -20,6 +24,10 @@ TELLS_ITS_ARGUMENTS = helpers.run_fn("""
     }
     with open(os.path.join(fn_args.model_run_dir, "told.json"), "w") as file:
         json.dump(told, file)
+""")
+
+READS_EXAMPLES = helpers.run_fn("""
+    print(fn_args.train_files)
 """)
 
 
@@ -148,6 +156,9 @@ def test_an_error_of_the_module(
         (["--tracking", "mlfow", "--examples", "."], "did you mean 'mlflow'"),
         (["--examples", "nothing://x"], "File system scheme 'nothing' not implemented"),
         (["--examples", ".", "--custom-config", '{"a": 1, "a": 2}'], "more than one value"),
+        (["--examples", ".", "--config", "gone.yaml"], "--config: gone.yaml does not exist"),
+        (["--config", "empty.csv", "--custom-config", "{}"], "expected one of them"),
+        (["--config", "houses.csv"], "--config: houses.csv must hold a mapping, found 'rooms"),
         (["--examples", ".", "--distribution", '{"launcher": "slurm"}'], "must be 'in_process'"),
     ],
 )
@@ -161,8 +172,142 @@ def test_wrong_words_leave_nothing_behind(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "houses.csv").write_text("rooms,area\n1,2\n3\n")
-    module_file = helpers.write_module(tmp_path, TELLS_ITS_ARGUMENTS)
+    module_file = helpers.write_module(tmp_path, READS_EXAMPLES)
 
     assert run(module_file, "--output", tmp_path / "runs", *words) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+# ---- from Python ---------------------------------------------------------------------------------
+
+
+def test_a_program_gets_model_report_and_metrics(data: Path, tmp_path: Path) -> None:
+    source = helpers.run_fn("""
+        with tf.summary.create_file_writer(fn_args.model_run_dir).as_default():
+            tf.summary.scalar("rate", fn_args.hyperparameters["values"]["rate"], 1)
+            tf.summary.scalar("depth", fn_args.custom_config["depth"], 1)
+    """)
+    module_file = Path(helpers.write_module(tmp_path, source))
+    (tmp_path / "config.yaml").write_text("depth: 3")
+    arguments: dict[str, Any] = {"examples": data, "hyperparameters": {"rate": 0.5}}
+
+    result = generic_trainer.run(
+        module_file,
+        output=tmp_path / "runs",
+        custom_config=tmp_path / "config.yaml",
+        schema=tmp_path / "schema" / "schema.pbtxt",
+        **arguments,
+    )
+    assert result.model == str(tmp_path / "runs" / "model" / "1" / "Format-Serving")
+    assert result.model_run == str(tmp_path / "runs" / "model_run" / "1")
+    assert result.report is not None and result.report.passed
+    assert result.metrics == {"rate": 0.5, "depth": 3.0}
+
+    dry = generic_trainer.run(module_file, dry_run=True, custom_config={"depth": 4}, **arguments)
+    assert (dry.model, dry.model_run, dry.metrics["depth"]) == (None, None, 4.0)
+    with pytest.raises(ModelValidationError, match="'transform'") as caught:
+        contract = ServingContract(signatures=("transform",))
+        config = {"depth": 5}
+        generic_trainer.run(
+            module_file, dry_run=True, contract=contract, custom_config=config, **arguments
+        )
+    assert caught.value.report.failures
+
+    report = generic_trainer.validate(Path(result.model), examples=data, label_keys=["y"])
+    assert report.passed and report.facts["rows_scored"] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"output": None}, "give output, or dry_run"),
+        ({"output": "trainer.py"}, "output: trainer.py is a file, expected a directory"),
+        ({}, "give either examples, or train and eval"),
+        ({"train": "x"}, "train and eval go together"),
+        ({"examples": ".", "train_steps": 0}, "train_steps must be at least 1, got 0"),
+        ({"examples": "."}, "examples: . has no Split-train and no Split-eval"),
+        ({"examples": "gone.csv", "schema": "no"}, "2 problems\n  1. schema: no does not exist"),
+        ({"train": "a.csv", "eval": "b"}, "train and eval: expected both to be .csv files"),
+        ({"custom_config": "gone.yaml"}, "custom_config: gone.yaml does not exist"),
+        ({"tracking": "mlfow"}, "did you mean 'mlflow'"),
+    ],
+)
+def test_wrong_arguments_are_named_as_in_python(
+    arguments: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    helpers.write_module(tmp_path, READS_EXAMPLES)
+    with pytest.raises(ConfigurationError) as caught:
+        generic_trainer.run("trainer.py", **({"output": "runs"} | arguments))
+    assert message in str(caught.value)
+    assert os.listdir(tmp_path) == ["trainer.py"]
+
+
+def test_a_wrong_argument_is_reported_before_tensorflow_is_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys, generic_trainer\n"
+        "for call in (generic_trainer.run, generic_trainer.validate):\n"
+        "    try: call('gone')\n"
+        "    except generic_trainer.errors.ConfigurationError as error: print(error)\n"
+        "assert not {'tensorflow', 'tfx'} & set(sys.modules)"
+    )
+    printed = run_python("-c", code, cwd=tmp_path).stdout
+    assert "give output, or dry_run" in printed
+    assert "model: gone is not a directory or a file" in printed
+
+
+# ---- without examples ----------------------------------------------------------------------------
+
+TRIAL = """
+import generic_trainer.trials.keras as det
+
+class Trial(det.TFKerasTrial):
+    def __init__(self, context):
+        self.context = context
+
+    def build_model(self):
+        model = tf.keras.Sequential([tf.keras.Input([1], name="x"), tf.keras.layers.Dense(1)])
+        model = self.context.wrap_model(model)
+        model.compile("sgd", "mse")
+        return model
+
+    def build_training_data_loader(self):
+        return self.context.read_examples("train", label_key="y")
+
+    build_validation_data_loader = build_training_data_loader
+"""
+CALLS_THE_READER = helpers.run_fn("""
+    from generic_trainer.data import TensorFlowDatasetOptions
+    fn_args.data_accessor.tf_dataset_factory([], TensorFlowDatasetOptions(4), None)
+""")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        pytest.param(helpers.run_fn("pass"), None, id="own data"),
+        pytest.param(CALLS_THE_READER, "give either --examples", id="reader"),
+        pytest.param(TRIAL, "give either --examples", id="trial"),
+    ],
+)
+def test_only_a_module_that_reads_examples_needs_some(
+    source: str, message: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module_file = helpers.write_module(tmp_path, source)
+    config = '{"hyperparameters": {"global_batch_size": 4}}'
+    words = ["--output", tmp_path / "runs", "--custom-config", config]
+    assert run(module_file, *words) == (2 if message else 0)
+    assert (message or "") in capsys.readouterr().err
+
+
+def test_a_trial_needs_only_its_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(ROOT / "module_files")
+    words = ["--config", "digits_keras_trial.yaml", "--output", tmp_path / "runs"]
+    assert run("digits_keras_trial.py", *words, "--dry-run", "--json") == 0
+    outcome = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert outcome["report"]["passed"]
+    assert {"trials/1/training/loss", "trials/1/validation/val_loss"} <= outcome["metrics"].keys()

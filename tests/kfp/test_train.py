@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from generic_trainer import Distribution, ServingContract, cli
-from generic_trainer.kfp._step import _examples, _tuner_config
+from generic_trainer._core.texts import tuner_config
+from generic_trainer.kfp._step import _examples
 
 kfp = pytest.importorskip("kfp")
 from kfp import compiler, dsl  # noqa: E402
@@ -179,8 +180,7 @@ def test_other_directories_are_refused(files: list[str], tmp_path: Path) -> None
 def test_plain_values_become_hyperparameters_that_keras_tuner_reads() -> None:
     keras_tuner = pytest.importorskip("keras_tuner")
     values = {"rate": 0.1, "units": 3, "activation": "relu", "bias": True, "values": 2}
-    config = json.loads(_tuner_config(values))
+    config = tuner_config(values)
     assert keras_tuner.HyperParameters.from_config(config).values == values
     assert keras_tuner.HyperParameters.from_config(config).get("units") == 3
-    assert json.loads(_tuner_config(config)) == config
-    assert _tuner_config({}) == ""
+    assert tuner_config(config) == config

@@ -35,17 +35,7 @@ def trial(epochs: int, validated_each: int, searcher: Any, **hyperparameters: An
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "digits_experiment": {"train_steps": 300},
-    "digits_keras_trial": DIGITS
-    | trial(
-        6,
-        1,
-        {"metric": "val_accuracy", "smaller_is_better": False},
-        global_batch_size=32,
-        filters={"type": "int", "minval": 8, "maxval": 16},
-        dropout=0.1,
-        learning_rate=3e-3,
-        patience=5,
-    ),
+    "digits_keras_trial": {"experiment_config": str(MODULE_FILES / "digits_keras_trial.yaml")},
     "digits_tensorflow_trial": DIGITS
     | trial(
         8,
