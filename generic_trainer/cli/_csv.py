@@ -21,16 +21,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.texts import did_you_mean, shown
-from generic_trainer.cli._csv_text import SUFFIX, Sheet, read_sheet
+from generic_trainer.cli._csv_text import EMPTY_MARKERS, SUFFIX, Sheet, read_sheet
 from generic_trainer.errors import DataError, raise_problems
 
 __all__ = ["SUFFIX", "EmptyCells", "Table", "read_csv", "write_examples", "write_schema"]
 
-# What pandas.read_csv takes for an empty cell.
-_MARKERS = (
-    "#N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan null"
-)
-EMPTY_MARKERS = frozenset({"", "#N/A N/A", *_MARKERS.split()})
 _FILE_BYTES = 2 << 20
 _LISTS = {int: "int64_list", float: "float_list", str: "bytes_list"}
 _EVAL_SHARE = 3  # of one file, a third of the rows is for evaluation, as in CsvExampleGen

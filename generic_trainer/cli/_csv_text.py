@@ -22,7 +22,12 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
+# What pandas.read_csv takes for an empty cell.
+_MARKERS = (
+    "#N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan null"
+)
+EMPTY_MARKERS = frozenset({"", "#N/A N/A", *_MARKERS.split()})
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d+(,\d*)?|,\d+)([eE][+-]?\d+)?")
 
 _logger = logging.getLogger(__name__)
 
@@ -127,28 +132,36 @@ def _first(rows: Iterator[list[str]]) -> list[list[str]]:
 
 
 def _separator(text: str) -> str:
-    """Returns the first separator that divides all rows alike, else that of most names."""
+    """Returns the separator that divides all rows alike, else that of most names.
+
+    If several do, it is that of most names, and not the comma, which numbers and names may have.
+    """
     widths: dict[str, int] = {}
+    fitting: dict[str, int] = {}
     for separator in _SEPARATORS:
         try:
             lines = _lines(text, separator)
             widths[separator] = names = len(next(lines, []))
             if names > 1 and {len(row) for row in lines} <= {names, names + 1}:
-                return separator
+                fitting[separator] = names
         except csv.Error:
             widths.setdefault(separator, 0)
-    return max(widths, key=lambda separator: widths[separator])
+    found = fitting or widths
+    return max(found, key=lambda separator: (found[separator], bool(fitting) and separator != ","))
 
 
 def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:
     """Returns the lines without a nameless first column, as pandas and R write one.
 
-    A nameless last column without any value, of separators at the end of each line, goes too.
+    Separators at the end of the lines, or of those below the first, make no column.
     """
     if len(lines) < 2 or len(lines[0]) < 2:
         return lines, False
-    if not any(line[-1] for line in lines) and len(set(map(len, lines))) == 1:
-        lines = [line[:-1] for line in lines]
+    widest = max(map(len, lines))
+    # In a row that is one cell longer than the names, the last cell has no name.
+    last_cells = [line[-1] for line in lines if len(line) == widest]
+    if not any(last_cells) and len(last_cells) >= len(lines) - 1:
+        lines = [line[: widest - 1] for line in lines]
     if lines[0][0] == "":
         return [line[1:] for line in lines], True
     if {len(row) for row in lines[1:]} == {len(lines[0]) + 1}:  # of R, without a cell in line 1
@@ -159,7 +172,7 @@ def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:
 def _replace_decimal_commas(rows: list[list[str]]) -> None:
     """Replaces the comma of numbers, which a table with semicolons may have, by a point."""
     for column, cells in enumerate(zip(*rows, strict=True)):
-        filled = [cell.strip() for cell in cells if cell.strip()]
+        filled = {cell.strip() for cell in cells} - EMPTY_MARKERS
         has_comma = any("," in cell for cell in filled)
         if has_comma and all(map(_DECIMAL_COMMA.fullmatch, filled)):
             for row in rows:

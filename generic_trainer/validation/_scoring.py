@@ -26,6 +26,8 @@ _FEW = 0.05  # share of discrete values that may flip where two scores are nearl
 # Relative difference of rows that half precision may round away, and how much of the difference
 # between rows their order may change.
 _HALF_STEP, _MIXED = 2e-3, 0.25
+# What rounding leaves of numbers around 1 that cancel out, with room.
+_ROUNDED = 1e-5
 Outputs = dict[str, np.ndarray]
 _MAX_BATCH = 256
 Row = TypeVar("Row")
@@ -128,7 +130,11 @@ class Scores:
     def differs(self, output: str, rows: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
         """Returns the difference of rows from those in the batch; see `difference`."""
         is_half = output in self.half
-        return difference(rows, expected, self.batch[output], is_half=is_half)
+        batch = self.batch[output]
+        found, certain = difference(rows, expected, batch, is_half=is_half)
+        return (
+            (found, certain) if found or is_half else (_in_a_column(rows, expected, batch), False)
+        )
 
     def mixes_rows(self, output: str) -> bool:
         """Whether rows of half precision have the outputs of other rows.
@@ -221,6 +227,23 @@ def difference(
     parts = (deviation(*part, atol, rtol) for part in _common_parts(actual, expected))
     changed, share, _ = min(parts, key=lambda part: part[1])
     return (f"{worst}, and {changed}", True) if share > most else (worst, False)
+
+
+def _in_a_column(actual: np.ndarray, expected: np.ndarray, batch: np.ndarray) -> str:
+    """Returns the difference of a column whose numbers are much smaller than those beside it.
+
+    In `[seconds since 1970, probability]` a tolerance for all numbers hides every probability. It
+    is a warning: how large the numbers were that a column was computed from, nobody knows.
+    """
+    if batch.ndim < 2 or actual.shape != expected.shape or not is_float(batch):
+        return ""
+    for number in range(batch.shape[-1] if batch.dtype.itemsize > 2 else 0):
+        column = batch[..., number][np.isfinite(batch[..., number])].astype(np.float64)
+        spread, largest = np.ptp(column) if column.size else 0.0, np.abs(column).max(initial=0.0)
+        atol = max(spread / 10, _ROUNDED * largest, _ROUNDED)
+        if found := deviation(actual[..., number], expected[..., number], atol)[0]:
+            return f"in column {number} {found}"
+    return ""
 
 
 def _common_parts(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -27,7 +27,7 @@ def table(
     rows = [list(row) for row in ROWS]
     for (row, column), cell in (cells or {}).items():
         rows[row - 2][column] = cell
-    lines = [head.split(","), *rows]
+    lines = [head.split(",", 2), *rows]
     return "".join(change(separator.join(line)) + "\n" for line in lines)
 
 
@@ -44,6 +44,20 @@ COLUMNS = ["area INT", "price FLOAT", "place BYTES"]
             id="markers",
         ),
         pytest.param(table(separator=";", change=lambda s: s.replace(".", ",")), COLUMNS, id=";"),
+        pytest.param(
+            table(
+                {(3, 1): "NA", (4, 1): "1.5e-05", (5, 1): "-.5"}, ";", lambda s: s.replace(".", ",")
+            ),
+            ["area INT", "price FLOAT, may be missing", "place BYTES"],
+            id="decimal commas and a marker",
+        ),
+        pytest.param(
+            table(
+                separator=";", change=lambda s: s.replace(".", ","), head="area,price,place, town"
+            ),
+            ["area INT", "price FLOAT", "place, town BYTES"],
+            id="a comma in a name",
+        ),
         pytest.param(table(separator="\t"), COLUMNS, id="tab"),
         pytest.param(table(separator="|"), COLUMNS, id="|"),
         pytest.param(table().encode("utf-16"), COLUMNS, id="utf-16"),
@@ -53,6 +67,11 @@ COLUMNS = ["area INT", "price FLOAT", "place BYTES"]
         pytest.param(table(change=lambda line: f",{line}"), COLUMNS, id="index of pandas"),
         pytest.param(table(change=lambda s: s if "place" in s else f"7,{s}"), COLUMNS, id="R"),
         pytest.param(table(change=lambda line: f"{line},"), COLUMNS, id="separator at the end"),
+        pytest.param(
+            table(change=lambda s: s if "place" in s else f"{s},"),
+            COLUMNS,
+            id="separator at the end of all lines but the first",
+        ),
         pytest.param(
             table({(row, 1): "on request" for row in range(2, 20)}),
             ["area INT", "price BYTES", "place BYTES"],

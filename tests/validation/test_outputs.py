@@ -163,6 +163,14 @@ FINDINGS: dict[str, tuple[Make, ServingContract, str, str, str]] = {
     # Half precision.
     "rolled": (computing(lambda x: rolled(halved(x))), EVALUATED, ROWS_OF, "fail", OTHERS),
     "rolled, served": (computing(lambda x: rolled(halved(x))), SERVED, ROWS_OF, "warn", OTHERS),
+    "a column rolled beside a large one": (
+        computing(lambda x: tf.concat([1e6 * (1 + x), rolled(5e-4 * x)], axis=1)),
+        EVALUATED, ROWS_OF, "warn", OTHERS,
+    ),
+    "a column rolled of almost equal numbers": (
+        computing(lambda x: tf.concat([x, rolled(1.7e9 + 86400.0 * 30 * x)], axis=1)),
+        EVALUATED, ROWS_OF, "warn", OTHERS,
+    ),
     "rolled, of float16": (
         computing(lambda x: rolled(halved(x, tf.float16))), EVALUATED, ROWS_OF, "fail", OTHERS
     ),

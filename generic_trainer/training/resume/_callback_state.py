@@ -4,6 +4,7 @@ import collections
 import contextlib
 import copy
 import dis
+import itertools
 import logging
 import types
 from collections.abc import Iterator, Sequence
@@ -171,25 +172,43 @@ def _set_plain_state(callback: Any, state: dict[str, Any]) -> None:
         # A function, which is not saved. Keras 3 sets it, once, at the end of an epoch, and then
         # changes the sign of `min_delta`, which is saved.
         internals.KERAS_3_SET_MONITOR_OP.of(callback)()
+    placed: dict[int, Any] = {}
     for name, value in state.items():
-        if not _set_in_place(getattr(callback, name, None), value):
-            setattr(callback, name, value)
+        own = getattr(callback, name, None)
+        restored = _restored(own, value, placed)
+        if restored is not own:
+            setattr(callback, name, restored)
 
 
-def _set_in_place(own: Any, value: Any) -> bool:
-    """Sets a generator or container; others may hold it too, such as a `run_fn` after `fit`.
+def _restored(own: Any, value: Any, placed: dict[int, Any]) -> Any:
+    """Returns a value, as far as possible in the generator or the containers that stand there.
 
-    Returns:
-        False if it is another thing: nothing was changed.
+    Others may hold these too: a `run_fn` after `fit`, or a second attribute. After
+    `self.all = {"loss": []}` and `self.losses = self.all["loss"]`, both still are the same list.
+
+    Args:
+        own: what stands there, which gets the values.
+        value: what was saved.
+        placed: `id` of a saved container → the one that has its values; gets more.
     """
     if is_generator(own):
         set_state_of(own, value)
-    elif isinstance(own, _CONTAINERS) and type(own) is type(value):
-        own.clear()
-        (own.update if isinstance(own, (dict, set)) else own.extend)(value)
-    else:
-        return False
-    return True
+        return own
+    if not isinstance(value, _CONTAINERS):
+        return value
+    if id(value) not in placed:
+        target: Any = own if type(own) is type(value) else value
+        placed[id(value)] = target
+        if isinstance(value, dict):
+            new: Any = {k: _restored(target.get(k), each, placed) for k, each in value.items()}
+        elif isinstance(value, set):
+            new = set(value)
+        else:
+            pairs = itertools.zip_longest(list(target)[: len(value)], value)
+            new = [_restored(there, each, placed) for there, each in pairs]
+        target.clear()
+        (target.update if isinstance(target, (dict, set)) else target.extend)(new)
+    return placed[id(value)]
 
 
 def _of_classes(callback: Any) -> dict[str, Any]:
@@ -219,13 +238,15 @@ def _around(callback: Any) -> dict[str, Any]:
 
 
 def _set_around(callback: Any, state: dict[str, Any]) -> None:
+    placed: dict[int, Any] = {}
     for name, cell, is_assigned in _cells(callback):
         if name in state:
             own = None
             with contextlib.suppress(ValueError):
                 own = cell.cell_contents
-            if not _set_in_place(own, state[name]) and is_assigned:
-                cell.cell_contents = state[name]
+            restored = _restored(own, state[name], placed)
+            if restored is not own and is_assigned:
+                cell.cell_contents = restored
 
 
 def _cells(callback: Any) -> Iterator[tuple[str, Any, bool]]:

@@ -172,6 +172,24 @@ def batch_recorders(keras: Any) -> dict[str, Any]:
 
         return keras.callbacks.LambdaCallback(on_train_batch_end=on_end), lambda: (losses, count)
 
+    def under_two_names() -> Any:
+        class Recorder(keras.callbacks.Callback):
+            def __init__(self) -> None:
+                super().__init__()
+                self.all: dict[str, Any] = {"losses": [], "counts": [{"steps": 0}]}
+                self.losses, self.counts = self.all["losses"], self.all["counts"][0]
+                self.recent: list[Any] = []
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                self.losses.append(float(logs["loss"]))
+                self.counts["steps"] += 1
+                if batch == 2:  # one list under two names that this fit gave
+                    self.recent = self.all["recent"] = [float(logs["loss"])]
+                self.recent.append(batch)
+
+        callback = Recorder()
+        return callback, lambda: (callback.all, callback.losses, callback.recent)
+
     def evaluating(hook: str) -> Any:
         class Evaluating(keras.callbacks.Callback):
             def __init__(self) -> None:
@@ -190,6 +208,7 @@ def batch_recorders(keras: Any) -> dict[str, Any]:
         "of_class": of_class,
         "called_as_ours": called_as_ours,
         "around": around,
+        "under_two_names": under_two_names,
         "on_epoch_begin": functools.partial(evaluating, "on_epoch_begin"),
         "on_train_begin": functools.partial(evaluating, "on_train_begin"),
     }
