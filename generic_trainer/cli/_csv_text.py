@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import functools
 import io
+import itertools
 import logging
 import re
 from collections.abc import Iterator
@@ -122,13 +123,8 @@ def decoded(path: str, content: bytes) -> str:
 def _lines(text: str, separator: str) -> Iterator[list[str]]:
     reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
     rows = (row for row in reader if row)
-    yield from ([name.strip() for name in row] for row in _first(rows))
+    yield from ([name.strip() for name in row] for row in itertools.islice(rows, 1))
     yield from rows
-
-
-def _first(rows: Iterator[list[str]]) -> list[list[str]]:
-    row = next(rows, None)
-    return [] if row is None else [row]
 
 
 def _separator(text: str) -> str:

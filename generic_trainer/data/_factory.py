@@ -98,7 +98,8 @@ def make_dataset_factory(
     3. Unshuffled, the order is that of TFX, except in a cluster. Shuffled, the order differs from
        TFX's; with a seed it is the same in every run, and a different one in every epoch. Each
        dataset has an order of its own, as with TFX: the seed of the first, second, ... dataset of
-       the same files and options follows from the seed of the factory and that number.
+       files of the same sizes, with the same options, follows from the seed of the factory and that
+       number.
     4. Examples are read once, when the dataset is made: a second dataset of the same files and
        schema, from the same factory, shares their columns. They are freed with the factory and its
        datasets. A copy on the local disk serves later processes: see GENERIC_TRAINER_CACHE_DIR in
@@ -172,9 +173,9 @@ class _Seeds:
 
     Two datasets must not come in the same order, or a module that zips them would pair each row
     with itself, or always with the same row of other files. So the seed of a dataset depends on the
-    files, by their sizes, on the options, and on the number of datasets of the same files and
-    options so far. Datasets of other files or options are not counted, because a worker may make
-    some that the others do not.
+    sizes of the files, on the options, and on the number of datasets of the same sizes and options
+    so far. Paths differ between runs. Datasets of other sizes or options are not counted, because a
+    worker may make some that the others do not.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -195,9 +196,9 @@ class _Seeds:
         )
         counts = _counts.get()
         counts = self._counts if counts is None else counts
-        key = self, repr(order), files
-        counts[key] += 1
-        parts = seed, repr(order), [file.size for file in files], counts[key]
+        kind = repr(order), tuple(file.size for file in files)
+        counts[self, kind] += 1
+        parts = seed, *kind, counts[self, kind]
         digest = hashlib.sha256(repr(parts).encode()).digest()
         return options._replace(shuffle_seed=int.from_bytes(digest[:4], "big") >> 1)
 

@@ -2,15 +2,16 @@
 
 Both end after a number of steps. It may be None, such as `fn_args.train_steps` of a run without
 steps: then they end with their data, or when a hook stops them. A dataset that repeats forever has
-no end.
+no end, nor has a queue of TensorFlow 1 that is filled without a number of epochs.
 
-The dataset is the one that the estimator gets. Calling an input function only to look would change
+The data are those that the estimator gets. Calling an input function only to look would change
 what the next call returns: it may draw random numbers, or consume a generator.
 """
 
 import contextlib
 import contextvars
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,11 @@ from typing import Any
 from generic_trainer.errors import ConfigurationError
 
 _LISTENERS = "saving_listeners"  # of a TrainSpec alone
+# Operations that may end what threads put into queues: the first two after a number of epochs.
+_MAY_END = {
+    *("CountUpTo", "ResourceCountUpTo", "IteratorGetNext", "IteratorGetNextSync"),
+    *("PyFunc", "PyFuncStateless", "EagerPyFunc", "Placeholder"),
+}
 
 # Mode → the error to raise if its dataset repeats forever.
 _unlimited: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar(
@@ -46,7 +52,7 @@ def refuse_endless(*specs: Any) -> Iterator[None]:
                 f"{type(spec).__name__}(input_fn) returns a dataset that repeats forever, and "
                 f"neither {limit} nor a hook ends it. Pass {limit}, such as fn_args.train_steps or "
                 "eval_steps (--train-steps, --eval-steps of `generic-trainer run`), or let the "
-                "dataset end."
+                "dataset end, such as by num_epochs=1."
             )
     token = _unlimited.set(unlimited)
     try:
@@ -63,7 +69,7 @@ def noting_endless(call_input_fn: Callable[..., Any]) -> Callable[..., Any]:
         data = call_input_fn(estimator, input_fn, mode, *args, **kwargs)
         _endless.pop(estimator, None)
         error = _unlimited.get().get(mode)
-        if error is not None and _is_endless(data):
+        if error is not None and (_is_endless(data) or _is_fed_forever(input_fn)):
             _endless[estimator] = mode, error
         return data
 
@@ -110,3 +116,16 @@ def _is_endless(data: Any) -> bool:
     except (tf.errors.OpError, ValueError):  # it needs variables, or is too large to copy
         return False
     return bool(number == tf.data.INFINITE_CARDINALITY)
+
+
+def _is_fed_forever(input_fn: Callable[..., Any]) -> bool:
+    """Whether an input function, which has been called, fills its queues forever."""
+    import tensorflow as tf  # not with this package
+
+    # The queues of `numpy_input_fn` and `pandas_input_fn` do not show their number of epochs.
+    if inspect.isfunction(input_fn) and input_fn.__module__.startswith("tensorflow_estimator."):
+        cells = dict(zip(input_fn.__code__.co_freevars, input_fn.__closure__ or (), strict=False))
+        return "num_epochs" in cells and cells["num_epochs"].cell_contents is None
+    graph = tf.compat.v1.get_default_graph()
+    fills_queues = bool(graph.get_collection(tf.compat.v1.GraphKeys.QUEUE_RUNNERS))
+    return fills_queues and _MAY_END.isdisjoint(each.type for each in graph.get_operations())

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from generic_trainer._core.files import read_whole
 from generic_trainer._core.records import READ_ERRORS
-from generic_trainer._core.texts import describe, load_schema, parse_yaml
+from generic_trainer._core.texts import (
+    describe,
+    hyperparameter_values,
+    load_schema,
+    parse_yaml,
+)
 from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer.errors import ConfigurationError, ExportError
 from generic_trainer.trials._config import ExperimentSettings
@@ -158,15 +163,14 @@ def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any
 
 
 def tuned_values(fn_args: Any) -> dict[str, Any]:
-    """Returns the result of a Tuner: the values of the `keras_tuner.HyperParameters` config."""
-    config = fn_args.hyperparameters or {}
-    values = config.get("values") or {} if isinstance(config, Mapping) else None
-    if not isinstance(values, Mapping):
+    """Returns the component's hyperparameters: a Tuner's result, or those that were given."""
+    given = fn_args.hyperparameters
+    if not isinstance(given, Mapping | None):
         raise ConfigurationError(
-            "Expected hyperparameters as keras_tuner.HyperParameters.get_config() has them, with "
-            f"a mapping 'values', got {describe(config)}"
+            "Expected hyperparameters as name → value, or as "
+            f"keras_tuner.HyperParameters.get_config() has them, got {describe(given)}"
         )
-    return dict(values)
+    return dict(hyperparameter_values(given))
 
 
 def signature_spec(name: str, part: Any) -> tf.TensorSpec:

@@ -5,6 +5,7 @@ import gc
 import itertools
 import logging
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -123,12 +124,16 @@ def test_each_dataset_has_an_order_of_its_own(
             factory(taxis, options(reader_num_threads=1), schema_of()),
             factory(taxis, small, schema_of()),
             factory(as_long, options(), schema_of()),
+            factory(copied, options(), schema_of()),  # other files of the same sizes
+            factory(as_long, options(), schema_of()),
         ]
         # Those of other files are compared by their places.
         return [[number % 300 for number in ids(dataset)] for dataset in made]
 
     files = [numbered(300, 450), numbered(450, 500), numbered(500, 600)]
-    as_long = write_files(tmp_path, files)
+    as_long = write_files(tmp_path / "long", files)
+    shutil.copytree(os.path.dirname(taxis), tmp_path / "copied")
+    copied = str(tmp_path / "copied" / os.path.basename(taxis))
     orders = run()
     for one, other in itertools.combinations(orders, 2):
         assert sorted(one) == sorted(other)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import tensorflow
 from tensorflow.python.autograph.pyct import transpiler
@@ -97,6 +98,50 @@ def test_only_what_would_never_end_is_refused() -> None:
     line = estimator.LinearClassifier(columns()), *finite
     for given in ((one_weight(), hooked, step), own, line):
         assert both(*given)[0]["global_step"] == 4
+
+
+def reading_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+    """As `line_fn`, but each step waits for its data, so that it ends with them."""
+    spec = line_fn(features, labels, mode, params)
+    with tf.control_dependencies([features["x"]]):
+        return spec._replace(train_op=tf.group(spec.train_op), loss=tf.identity(spec.loss))
+
+
+def arrays_fn(epochs: int | None) -> Any:
+    x = {"x": np.arange(4.0)}
+    return v1.inputs.numpy_input_fn(x, x["x"], 1, num_epochs=epochs, shuffle=False)
+
+
+def frame_fn(epochs: int | None) -> Any:
+    x = pandas.DataFrame({"x": np.arange(4.0)})
+    return v1.inputs.pandas_input_fn(x, x["x"], batch_size=1, num_epochs=epochs, shuffle=False)
+
+
+def queue_fn(epochs: int | None) -> Any:
+    def queued() -> Any:
+        queue = tf.compat.v1.train.string_input_producer(["1", "2", "3", "4"], epochs)
+        x = tf.compat.v1.train.batch([tf.strings.to_number(queue.dequeue())], 1)
+        return {"x": x}, x
+
+    return queued
+
+
+@pytest.mark.parametrize("make", [arrays_fn, frame_fn, queue_fn])
+def test_queues_that_are_filled_forever_are_refused(make: Callable[[int | None], Any]) -> None:
+    def both(train: int | None, evaluated: int | None, **limits: int) -> Any:
+        specs = (
+            estimator.TrainSpec(make(train), limits.get("max_steps")),
+            estimator.EvalSpec(make(evaluated), limits.get("steps")),
+        )
+        own = estimator.Estimator(reading_fn, params={"rate": 0.1})
+        return estimator.train_and_evaluate(own, *specs)[0]["global_step"]
+
+    with pytest.raises(ConfigurationError, match=r"TrainSpec\(input_fn\) .* repeats forever"):
+        both(None, 1)
+    with pytest.raises(ConfigurationError, match=r"EvalSpec\(input_fn\) .* repeats forever"):
+        both(1, None)
+    assert both(None, None, max_steps=2, steps=1) == 2
+    assert both(1, 1) in (4, 5)  # TensorFlow counts the step that finds no data
 
 
 def by_hand(trained: Any, train_fn: Any, eval_fn: Any) -> Any:

@@ -128,7 +128,20 @@ def test_fields_beside_the_whole_configuration_are_refused():
         experiment_config(fn_args, None)
 
 
-@pytest.mark.parametrize("tuned", ["x", [1], {"values": 5}])
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        (None, {}),
+        ({"units": 3}, {"units": 3}),
+        ({"space": [], "values": {"units": 3}}, {"units": 3}),
+        ({"values": 5}, {"values": 5}),
+    ],
+)
+def test_hyperparameters_are_those_of_the_component(given, values):
+    assert tuned_values(SimpleNamespace(hyperparameters=given)) == values
+
+
+@pytest.mark.parametrize("tuned", ["x", [1]])
 def test_what_no_tuner_has_written_is_refused(tuned):
     with pytest.raises(ConfigurationError, match="HyperParameters"):
         tuned_values(SimpleNamespace(hyperparameters=tuned))

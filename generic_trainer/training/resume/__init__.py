@@ -19,8 +19,8 @@ __getattr__, __dir__ = lazy_names(
         "_callbacks": "restore_weights resume_callbacks",
         "_manager": "CheckpointManager SavedCheckpoint fitting",
         # For trials, whose checkpoints hold the same.
-        "_randomness": "OF_PROCESS random_state set_random_state stateful_draws_of_graph",
-        "_reader": "is_of_python",
+        "_randomness": "OF_PROCESS random_state set_random_state stateful_draws_of_graph undrawn",
+        "_reader": "is_of_python not_ahead",
         "_state": "ModelState",
         "generic_trainer.training._plain": "pickled read_state taken_state",
     },

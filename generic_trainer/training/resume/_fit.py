@@ -46,7 +46,12 @@ from generic_trainer.training.resume._reader import (
     take_position,
 )
 from generic_trainer.training.resume._schedule import CommonStep, Schedule
-from generic_trainer.training.resume._state import ModelState
+from generic_trainer.training.resume._state import (
+    TRAINABLE,
+    ModelState,
+    attributes_of,
+    set_attributes,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -130,6 +135,8 @@ class Resume(_OfEitherKeras):
         self._position = _Position()
         self._goal: _Position | None = None  # at which a replay ends
         self._iterator: Any = None  # of the current epoch
+        self._function: Any = None  # of a step
+        self._is_made_anew = False  # by a callback, since the fit began
         self._epoch = 0  # as Keras counts
         self._finds_variables = False
         self._unsaved: Unsaved | None = None  # until the first step of this process
@@ -175,6 +182,9 @@ class Resume(_OfEitherKeras):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._take_steps()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         position, goal = self._position, self._goal
@@ -261,7 +271,8 @@ class Resume(_OfEitherKeras):
 
     def _begin_steps(self) -> None:
         """Takes over the steps, once no callback can raise or evaluate in `on_train_begin`."""
-        self._function, self.model.train_function = self.model.train_function, self._train
+        self._attributes = attributes_of(self.model)
+        self._take_steps()
         self._resources.callback(self._give_back)
         self._unsaved = Unsaved()
         if self._goal is not None:  # other callbacks are not called
@@ -269,6 +280,14 @@ class Resume(_OfEitherKeras):
                 call = functools.partial(self._call, hook)
                 self._muting.enter_context(self._replaced(hook, call))
             self._muting.callback(self._mute_evaluation, False)
+
+    def _take_steps(self) -> None:
+        """Takes over the steps, also those of a function that a callback has made anew."""
+        function = self.model.train_function
+        if function not in (None, self._train):
+            self._is_made_anew = self._function is not None
+            self._function, self.model.train_function = function, self._train
+            self._finds_variables = True  # it may have another optimizer
 
     def _give_back(self) -> None:
         if self.model.train_function == self._train:  # and has not been compiled once more
@@ -368,6 +387,10 @@ class Resume(_OfEitherKeras):
     def _restore(self) -> None:
         with fitting(self._path):
             self._state.read()
+            set_attributes(self.model, self._state.saved.get("attributes", {}))
+            if self._state.saved.get("is_made_anew"):  # with these attributes
+                self.model.make_train_function(force=True)
+                self._take_steps()
             self._callback_state.assign(self._state.saved["callbacks"], self._path, is_chief())
             keep_metrics_in_worker_0(self.model, are_sums=True)
 
@@ -389,6 +412,8 @@ class Resume(_OfEitherKeras):
             callbacks=self._callback_state.values(),
             logs=numbers_of(self._logs),
             draws=self._draws.values(),
+            attributes=self._changed_attributes(),
+            is_made_anew=self._is_made_anew,
         )
         self._manager.settle()  # the one before, which may have failed
         self._manager.save_beside(position.steps, write, dataclasses.asdict(position))
@@ -398,6 +423,13 @@ class Resume(_OfEitherKeras):
         # In a thread, because training would wait for an object store.
         threading.Thread(target=note, kwargs={"checkpoint_s": round(self._still_s, 4)}).start()
         self._schedule.saved(position.steps)
+
+    def _changed_attributes(self) -> dict[str, Any]:
+        return {
+            path: value
+            for path, value in attributes_of(self.model).items()
+            if path.endswith(f".{TRAINABLE}") or value != self._attributes.get(path)
+        }
 
     def _end_early(self) -> None:
         self.close()

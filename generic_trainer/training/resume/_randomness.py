@@ -11,7 +11,7 @@ import gc
 import logging
 import random
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,21 @@ def set_random_state(model: Any, state: Mapping[str, Any], *, in_all_workers: bo
     for name, generator in _shared(model).items():
         if generator is not None and state.get(name) is not None:
             set_state_of(generator, state[name])
+
+
+@contextlib.contextmanager
+def undrawn() -> Iterator[None]:
+    """Undoes draws within the context from Python's and NumPy's generators.
+
+    Training data that Python code makes are read again after a restart, without the validations in
+    between: these must not change what the data draw.
+    """
+    before = random_state()
+    try:
+        yield
+    finally:
+        of_process = {name: before[name] for name in OF_PROCESS}
+        set_random_state(None, of_process, in_all_workers=True)
 
 
 def _shared(model: Any) -> dict[str, Any]:

@@ -129,6 +129,19 @@ def _operations(data: Any) -> set[str]:
     return {node.op for node in (*nodes, *functions)}
 
 
+def not_ahead(data: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns data that are read when they are asked for, if Python code makes them.
+
+    Else a thread of tf.data draws from Python's generators while they are set or used. If the user
+    prefetches, data are read ahead all the same. A graph's data are those of its functions.
+    """
+    if not is_of_python(data if tf.executing_eagerly() else tf.compat.v1.get_default_graph()):
+        return data
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return data.with_options(options)
+
+
 def skip(iterator: Any, batches: int, lacking: int = 0) -> None:
     """Takes batches from an iterator.
 

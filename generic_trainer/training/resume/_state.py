@@ -34,6 +34,9 @@ Tensors: TypeAlias = dict[str, tf.Tensor]
 _TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
 _KINDS = (tf.Variable, *_TABLES)
 WEIGHTS = "weights/"
+TRAINABLE = "trainable"
+_NUMBERS = (bool, int, float)
+_SET_BY_KERAS = {"built", "stop_training", TRAINABLE}
 _ENDS = ("keys", "values")  # of the names of a table's tensors
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
 _IDF_WEIGHTS = "idf_weights"
@@ -208,6 +211,32 @@ def _arrays(layer: Any) -> dict[str, np.ndarray]:
         size = len(_vocabulary(layer) or ())
         arrays[_IDF_WEIGHTS] = getattr(layer, _IDF_WEIGHTS).numpy()[:size]
     return arrays
+
+
+def attributes_of(model: Any) -> dict[str, Any]:
+    """Returns the numbers that are attributes of a model and its layers, by their paths.
+
+    They include `trainable` of layers.
+    """
+    numbers: dict[str, Any] = {}
+    for path, part in walk(model, deferred={}):
+        if isinstance(part, _KINDS):
+            continue
+        if hasattr(type(part), "trainable_weights"):
+            numbers[f"{path}.{TRAINABLE}"] = part.trainable
+        for name, value in getattr(part, "__dict__", {}).items():
+            if type(value) in _NUMBERS and name[0] != "_" and name not in _SET_BY_KERAS:
+                numbers[f"{path}.{name}"] = value
+    return numbers
+
+
+def set_attributes(model: Any, numbers: Mapping[str, Any]) -> None:
+    """Restores results of `attributes_of`; others stay as they are."""
+    parts = dict(walk(model, deferred={}))
+    for key, number in numbers.items():  # `trainable` sets those below, which come later
+        path, _, name = key.rpartition(".")
+        if path in parts and getattr(parts[path], name, None) != number:
+            setattr(parts[path], name, number)
 
 
 class ModelState:

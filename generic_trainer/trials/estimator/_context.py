@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
+from generic_trainer.training.resume import not_ahead
 from generic_trainer.trials._context import NO_DATASET, TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials.errors import CheckFailedError
@@ -157,7 +158,7 @@ class EstimatorContext(TrialContext):
         if not isinstance(dataset, tf.data.Dataset | tf.compat.v1.data.Dataset):
             return dataset
         # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-        return dataset.repeat().skip(self._run.batches_trained)
+        return not_ahead(dataset.repeat().skip(self._run.batches_trained))
 
 
 class EstimatorTrialContext(EstimatorContext):

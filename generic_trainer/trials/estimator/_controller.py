@@ -33,6 +33,7 @@ from generic_trainer.training.resume import (
     read_state,
     set_random_state,
     taken_state,
+    undrawn,
 )
 from generic_trainer.trials._context import average
 from generic_trainer.trials._estimator_exports import export_features
@@ -154,8 +155,12 @@ class EstimatorController:
         self._write_state()
         spec, batches = self._eval_spec, _Batches(self._on_stop)
         hooks = [*(spec.hooks or ()), batches]
-        # Each validation reads in the same order, so one after a restart does, too.
-        with tf_estimator.as_slot(), tf_estimator.refuse_endless(spec), counting_anew():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(tf_estimator.as_slot())
+            stack.enter_context(tf_estimator.refuse_endless(spec))
+            # Each validation reads in the same order, so one after a restart does, too.
+            stack.enter_context(counting_anew())
+            stack.enter_context(undrawn())
             metrics = self._estimator.evaluate(
                 spec.input_fn, steps=spec.steps, hooks=hooks, name=spec.name
             )

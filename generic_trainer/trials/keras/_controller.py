@@ -24,6 +24,7 @@ from generic_trainer.training.resume import (
     pickled,
     random_state,
     set_random_state,
+    undrawn,
 )
 from generic_trainer.trials._context import average
 from generic_trainer.trials._pipeline import are_features, signature_spec
@@ -129,7 +130,10 @@ class TFKerasController:
         try:
             # Keras divides batches that are the same on all workers.
             whole = distributed.without_length(data)
-            results = self._model.evaluate(whole, callbacks=testing, return_dict=True, verbose=0)
+            with undrawn():
+                results = self._model.evaluate(
+                    whole, callbacks=testing, return_dict=True, verbose=0
+                )
         except ValueError:  # Keras 2 raises it if there are no data
             if testing.batches or next(iter(data), None) is not None:
                 raise

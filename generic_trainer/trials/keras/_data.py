@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training.resume import is_of_python
+from generic_trainer.training.resume import is_of_python, not_ahead
 from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeException
 from generic_trainer.trials.keras._sequence import SequenceAdapter
 
@@ -56,8 +56,7 @@ class Data:
     def training(self, start: int) -> tf.data.Dataset:
         """Returns batches without end, from the one after the first `start` on."""
         # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-        data = self._training.repeat().skip(start)
-        return _not_ahead(data) if self.is_of_python else data
+        return not_ahead(self._training.repeat().skip(start))
 
     def validation(self) -> tf.data.Dataset:
         """Returns the batches of one pass."""
@@ -248,17 +247,7 @@ class _Sequence(Data):
 
         dataset = tf.data.Dataset.from_generator(batches, output_signature=self._spec)
         # A batch that is read ahead would be lost at a restart, with its random draws.
-        return _not_ahead(dataset)
-
-
-def _not_ahead(data: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns data that are read when they are asked for, unless the user prefetches them.
-
-    Else a thread of tf.data draws from Python's generators while the trial sets or uses them.
-    """
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    return data.with_options(options)
+        return not_ahead(dataset)
 
 
 def _spec(samples: list[Any]) -> Any:

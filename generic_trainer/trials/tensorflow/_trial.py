@@ -14,6 +14,7 @@ import tensorflow as tf
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.errors import ConfigurationError, ModuleFileError, raise_problems
 from generic_trainer.training import distributed
+from generic_trainer.training.resume import not_ahead, undrawn
 from generic_trainer.trials._context import average, fit_to_workers, seed_generators
 from generic_trainer.trials._trial import LOADERS, HparamsTrial, TrialRun
 from generic_trainer.trials.tensorflow._serving import export
@@ -96,7 +97,7 @@ class TensorFlowController:
             trial = self._trial = trial_class(dict(run.hparams))
             training, validation = _datasets(trial_class, run)
             # Skipping in a seeded pipeline leads to the batch that the straight run would see next.
-            training = training.repeat().skip(run.batches_trained)
+            training = not_ahead(training.repeat().skip(run.batches_trained))
             if run.workers > 1:  # each takes other batches
                 validation = validation.shard(run.workers, distributed.rank())
             self._training = tf1.data.make_initializable_iterator(training)
@@ -134,6 +135,7 @@ class TensorFlowController:
         except tf.errors.OutOfRangeError as error:  # of a Dataset that repeats for ever
             raise ModuleFileError(f"{LOADERS}: the training Dataset has no batch") from error
 
+    @undrawn()
     def validate(self) -> dict[str, Any]:
         """Returns the metrics of one pass over the validation data, averaged over its batches.
 

@@ -89,6 +89,52 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
     assert values(finished.model) == values(resumed.model)
 
 
+def changing(keras: Any, epochs: tuple[int, ...]) -> Any:
+    """Returns a callback that changes the model at the start of epochs, and makes its step anew."""
+
+    class Changing(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch in epochs:
+                layer = self.model.layers[0]
+                layer.trainable = not layer.trainable
+                self.model.scale /= 2
+                self.model.make_train_function(force=True)
+
+    return Changing()
+
+
+@pytest.mark.parametrize(("epochs", "eagerly"), [((0,), False), ((0, 1, 2), False), ((1,), True)])
+def test_what_callbacks_and_steps_change_of_a_model_goes_on(
+    tmp_path: Path, keras: Any, epochs: tuple[int, ...], eagerly: bool
+) -> None:
+    class Scaled(keras.Sequential):
+        scale = 1.0
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            if eagerly:
+                self.scale += 0.125
+            return super().train_step((x * self.scale, y))
+
+    def fit(run: str, end: int = 0) -> Any:
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Dense(2), keras.layers.Dense(1)]
+        model = Scaled([keras.Input([1]), *layers])
+        model.compile(keras.optimizers.SGD(0.01), "mse", run_eagerly=eagerly)
+        model.optimizer.build(model.trainable_variables)  # else it refuses layers that thaw
+        callbacks = training.resume_callbacks(fn_args(tmp_path / run), every_steps=1)
+        callbacks += [changing(keras, epochs), ending(keras, end)]
+        history = model.fit(ones(4), epochs=3, verbose=0, callbacks=callbacks)
+        flags = [each.trainable for each in layers]
+        return values(model), history.history, flags, model.scale
+
+    straight = fit("straight")
+    for end in (3, 10):
+        with pytest.raises(Ended):
+            fit(f"{end}", end)
+        assert fit(f"{end}") == straight
+
+
 def test_min_delta_keeps_its_sign_if_the_best_value_is_still_to_come(keras: Any) -> None:
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("adam", "mse", run_eagerly=True)

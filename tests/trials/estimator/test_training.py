@@ -131,13 +131,21 @@ class Permuting(OneWeight):
         return tf.ensure_shape(tf.numpy_function(draw, [x], tf.float32), [1])
 
 
+class PermutingBoth(Permuting):
+    """Its validations draw, too."""
+
+    def build_validation_spec(self):
+        return tf.estimator.EvalSpec(self.train_data, steps=None)
+
+
+@pytest.mark.parametrize("trial_class", [Permuting, PermutingBoth])
 @pytest.mark.parametrize("way", ["permutation", "generator", "map"])
-def test_what_the_input_function_draws_is_drawn_again(resumed, way):
+def test_what_the_input_function_draws_is_drawn_again(resumed, way, trial_class):
     def batch(trial):
         return trial.train(1)["loss"], trial.validate()
 
     hparams = {"rate": 0.005, "way": way}
-    expected, found = resumed(Permuting, batch=batch, before=4, after=5, hparams=hparams)
+    expected, found = resumed(trial_class, batch=batch, before=4, after=5, hparams=hparams)
     assert found == expected
 
 

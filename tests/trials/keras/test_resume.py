@@ -212,6 +212,27 @@ def test_losses_go_on(resumed, trial_class):
     assert found == expected
 
 
+class GeneratedBoth(Generated):
+    build_validation_data_loader = Generated.build_training_data_loader
+
+
+class MappedBoth(Mapped):
+    build_validation_data_loader = Mapped.build_training_data_loader
+
+
+class ShufflingBoth(Shuffling):
+    build_validation_data_loader = Shuffling.build_training_data_loader
+
+
+@pytest.mark.parametrize("trial_class", [GeneratedBoth, MappedBoth, ShufflingBoth])
+def test_validations_do_not_change_what_training_data_draw(resumed, trial_class):
+    def batch(trial):
+        return trial.train(1)["loss"], trial.validate()
+
+    expected, found = resumed(trial_class, before=4, after=5, batch=batch)
+    assert found == expected
+
+
 @pytest.mark.parametrize(("workers", "before"), [(0, 5), (1, 3)])
 def test_what_a_sequence_draws_goes_on_although_it_is_read_ahead(resumed, workers, before):
     expected, found = resumed(Augmented, before=before, hparams={"workers": workers})

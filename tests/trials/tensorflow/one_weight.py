@@ -10,9 +10,19 @@ from tests.trials.by_hand import RATE, X
 def make_data_loaders(experiment_config, hparams):
     """Three training batches, (1, 2, 3) · 2 → (2, 4, 6); validation in batches of 2 and 1."""
     data = tf.data.Dataset.from_tensor_slices({"x": X, "label": 2 * X})
+    if experiment_config["data"].get("noisy"):
+        data = data.map(noisy)
     shuffled = data.shuffle(3, np.random.randint(1 << 30))  # as the seed of the trial has it
     training = shuffled if experiment_config["data"].get("shuffle") else data
     return training.batch(1), data.batch(2)
+
+
+def noisy(record):
+    def drawn(x):
+        return x + np.random.normal(size=x.shape).astype("float32")
+
+    x = tf.numpy_function(drawn, [record["x"]], tf.float32)
+    return {**record, "x": tf.ensure_shape(x, record["x"].shape)}
 
 
 class OneWeight(TensorFlowTrial):

@@ -37,6 +37,14 @@ def test_a_restored_trial_goes_on_as_the_straight_one(resumed, trial_class, shuf
     assert found == expected
 
 
+def test_what_training_and_validation_data_draw_is_drawn_again(resumed):
+    def batch(trial):
+        return trial.train(1)["loss"], trial.validate()
+
+    expected, found = resumed(OneWeight, data={"noisy": True}, before=4, after=5, batch=batch)
+    assert found == expected
+
+
 def test_metrics_are_there_for_tensorboard(run_experiment, tmp_path):
     from generic_trainer._core.event_files import last_scalars
 
