@@ -33,11 +33,10 @@ from generic_trainer._core.files import (
     sha256_of_file,
     write_whole,
 )
-from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.progress import note
 from generic_trainer._core.scratch import NO_LOCKS, ScratchFolder, lock_directory
 from generic_trainer.errors import ConfigurationError, TrainingError
-from generic_trainer.training.resume._state import ModelState
+from generic_trainer.training.resume._state import ModelState, topmost_layers
 
 _NAME = re.compile(r"step-(\d+)\.(\d+)$")
 _UNFINISHED = ".unfinished-"
@@ -222,9 +221,10 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         that ends, TensorFlow restores the position, but may shuffle the passes that follow in
         another way than without an interruption.
 
-        TensorFlow leaves out parts of a model of Keras 3: layers in lists and dicts, and the
-        generators of layers such as `Dropout`. So all variables of such a model are saved once
-        more, in a directory with its name. A `Dropout` of Keras 2 draws with ops whose state cannot
+        TensorFlow leaves out parts of a model or layer of Keras 3: layers in lists and dicts, and
+        the generators of layers such as `Dropout`. So all variables of models and layers, also of
+        those in lists, dicts and a `tf.Module`, are saved once more, in directories with their
+        names. A `Dropout` of Keras 2 draws with ops whose state cannot
         be saved: after a restart it draws other numbers.
 
         Args:
@@ -335,10 +335,11 @@ def fitting(path: str) -> Iterator[None]:
 
 
 def _partly_saved(objects: Mapping[str, Any], directory: str) -> Iterator[tuple[str, ModelState]]:
-    """Yields folders in a checkpoint, and models of Keras 3, which TensorFlow saves in part."""
+    """Yields folders in a checkpoint, and parts of Keras 3, which TensorFlow saves in part."""
     for name, each in objects.items():
-        if hasattr(each, "distribute_strategy") and is_keras_3(each):
-            yield os.path.join(directory, name), ModelState(each)
+        for path, layer in topmost_layers(each):
+            folder = f"{name}{path}".replace("/", "%2F")  # keys of dicts may have it
+            yield os.path.join(directory, folder), ModelState(layer)
 
 
 def _step_and_attempt(name: str) -> tuple[int, int]:

@@ -260,8 +260,10 @@ class ModelState:
     saved: dict[str, Any]
 
     def __init__(self, model: Any, others: Sequence[Any] = ()) -> None:
-        """Takes a model of Keras, and other objects whose variables its training changes."""
+        """Takes a model or layer of Keras, and others whose variables its training changes."""
         self._model, self._others = model, others
+        strategy = getattr(model, "distribute_strategy", None)  # layers have none
+        self._strategy = strategy or tf.distribute.get_strategy()
 
     def find_variables(self) -> None:
         """Finds the variables, before the first `take` and whenever some may have been made."""
@@ -275,7 +277,7 @@ class ModelState:
             values: other plain data to write.
         """
         tensors = {**taken(self.variables), **tensors}
-        own = OwnOfReplicas(self._model.distribute_strategy, self.variables.values())
+        own = OwnOfReplicas(self._strategy, self.variables.values())
         values |= {"learned": self._learned, "replicas": own.values()}
         write_values = taken_state(_VALUES, {**values, "random": random_state(self._model)})
 
@@ -334,7 +336,7 @@ class ModelState:
 
     def _read_variables(self, variables: Variables) -> tuple[set[str], set[str]]:
         names = read_variables(self._path, variables)
-        own = OwnOfReplicas(self._model.distribute_strategy, variables.values())
+        own = OwnOfReplicas(self._strategy, variables.values())
         own.assign(self.saved["replicas"])
         set_adapted_state(self._model, self._adapted)
         return names
@@ -346,6 +348,22 @@ class ModelState:
         configs = {path: layer.get_build_config() for path, layer in layers}
         configs = {path: config for path, config in configs.items() if is_plain(config)}
         return pickled((adapted_state(self._model), self._model.get_build_config(), configs))
+
+
+def topmost_layers(holder: Any) -> Iterator[tuple[str, Any]]:
+    """Yields models and layers of Keras 3 that are in no other of them, with their paths.
+
+    Args:
+        holder: one of them, a list or dict, or a `tf.Module`; iterators and optimizers have none.
+    """
+    holders = (Mapping, list, tuple, tf.Module, tf.train.Checkpoint)
+    if not isinstance(holder, holders) and not hasattr(type(holder), "get_build_config"):
+        return
+    found: list[str] = []
+    for path, layer in _layers_of_keras_3(holder):
+        if not any(path.startswith(f"{above}.") for above in found):
+            found.append(path)
+            yield path, layer
 
 
 def _layers_of_keras_3(model: Any) -> Iterator[tuple[str, Any]]:

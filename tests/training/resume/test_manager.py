@@ -181,6 +181,68 @@ def test_layers_in_lists_come_back(tmp_path: Path) -> None:
     assert len(second.weights) == 4
 
 
+def holders() -> dict[str, Callable[[Any, Any], dict[str, Any]]]:
+    """Returns kinds of objects that have a model or layer of Keras 3."""
+
+    class Agent(tf.Module):
+        def __init__(self, net: Any) -> None:
+            super().__init__()
+            self.net, self.target = net, [net]
+
+    def module(net: Any, optimizer: Any) -> dict[str, Any]:
+        return {"agent": Agent(net)}
+
+    def module_and_optimizer(net: Any, optimizer: Any) -> dict[str, Any]:
+        return {"agent": Agent(net), "optimizer": optimizer}
+
+    return {
+        "itself": lambda net, optimizer: {"net": net},
+        "dict": lambda net, optimizer: {"nets": {"a/b": net}, "optimizers": [optimizer]},
+        "list": lambda net, optimizer: {"nets": [[net]]},
+        "module": module,
+        "module and optimizer": module_and_optimizer,
+        "checkpoint": lambda net, optimizer: {"of": tf.train.Checkpoint(net=net)},
+    }
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+@pytest.mark.parametrize("holder", [*holders()])
+@pytest.mark.parametrize("kind", ["Model", "Layer"])
+def test_models_and_layers_come_back_wherever_they_are(
+    tmp_path: Path, kind: str, holder: str, is_built: bool
+) -> None:
+    keras: Any = importlib.import_module("keras")
+    x = tf.reshape(tf.range(24.0), [8, 3])
+
+    class Net(getattr(keras, kind, keras.layers.Layer)):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            normal, drop = keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)
+            self.blocks = [keras.layers.Dense(9), normal, drop, keras.layers.Dense(2)]
+            self.blocks[0].trainable = False  # so that no optimizer has it
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            x = self.blocks[1](self.blocks[0](x), training=training)
+            return self.blocks[3](self.blocks[2](x, training=training))
+
+    def step(net: Any, optimizer: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(net(x, training=True) ** 2)
+        weights = net.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss.numpy()
+
+    (first, by), (second, and_by) = ((Net(), keras.optimizers.SGD(0.1)) for _ in range(2))
+    step(first, by)
+    if is_built:
+        step(second, and_by)
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save_objects(1, holders()[holder](first, by))
+        manager.restore_objects(holders()[holder](second, and_by))
+    assert [step(first, by) for _ in range(2)] == [step(second, and_by) for _ in range(2)]
+    assert first(x).numpy().tolist() == second(x).numpy().tolist()
+
+
 def models_in_parts() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
     """Returns models that Keras 3 cannot build as a whole: functions that make and call them."""
     keras: Any = importlib.import_module("keras")
