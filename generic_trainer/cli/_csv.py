@@ -21,7 +21,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.texts import did_you_mean, shown
-from generic_trainer.cli._csv_text import EMPTY_MARKERS, SUFFIX, Sheet, read_sheet
+from generic_trainer.cli._csv_text import (
+    EMPTY_MARKERS,
+    SUFFIX,
+    Sheet,
+    read_sheet,
+    with_decimal_points,
+)
 from generic_trainer.errors import DataError, raise_problems
 
 __all__ = ["SUFFIX", "EmptyCells", "Table", "read_csv", "write_examples", "write_schema"]
@@ -126,8 +132,11 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
     problems: list[str] = []
     empty: dict[str, EmptyCells] = {}
     for index, name in enumerate(first.names):
+        given = (types or {}).get(name)
+        for sheet in sheets.values() if given is not str else ():
+            with_decimal_points(sheet, index)
         cells = [row[index] for sheet in sheets.values() for row in sheet.rows]
-        kind = (types or {}).get(name) or _type(cells)
+        kind = given or _type(cells)
         columns[name] = kind
         if kind is not str:
             for row in itertools.chain(*(sheet.rows for sheet in sheets.values())):

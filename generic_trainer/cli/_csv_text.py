@@ -41,11 +41,13 @@ class Sheet:
         path: the file.
         names: of its columns.
         rows: cells of each row, below the first line.
+        separator: between cells; where it is a semicolon, numbers may have decimal commas.
     """
 
     path: str
     names: list[str]
     rows: list[list[str]]
+    separator: str
 
 
 def read_sheet(path: str) -> Sheet:
@@ -89,13 +91,11 @@ def sheet_of_text(path: str, text: str) -> Sheet:
                 f"by {_SEPARATORS[separator]}",
                 path=path,
             )
-    if separator == ";":
-        _replace_decimal_commas(rows)
     if separator != ",":
         _logger.info("%s: its cells are separated by %s", path, _SEPARATORS[separator])
     if index:
         _logger.info("%s: its first column has no name, and is left out as an index", path)
-    return Sheet(path, header, rows)
+    return Sheet(path, header, rows, separator)
 
 
 def decoded(path: str, content: bytes) -> str:
@@ -165,11 +165,9 @@ def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:
     return lines, False
 
 
-def _replace_decimal_commas(rows: list[list[str]]) -> None:
-    """Replaces the comma of numbers, which a table with semicolons may have, by a point."""
-    for column, cells in enumerate(zip(*rows, strict=True)):
-        filled = {cell.strip() for cell in cells} - EMPTY_MARKERS
-        has_comma = any("," in cell for cell in filled)
-        if has_comma and all(map(_DECIMAL_COMMA.fullmatch, filled)):
-            for row in rows:
-                row[column] = row[column].replace(",", ".")
+def with_decimal_points(sheet: Sheet, index: int) -> None:
+    """Replaces the commas of a column of numbers, which a table with semicolons may have."""
+    filled = {row[index].strip() for row in sheet.rows} - EMPTY_MARKERS
+    if sheet.separator == ";" and all(map(_DECIMAL_COMMA.fullmatch, filled)):
+        for row in sheet.rows:
+            row[index] = row[index].replace(",", ".")

@@ -14,7 +14,7 @@ from typing import Any
 from generic_trainer._core.files import is_remote, read_text
 from generic_trainer._core.texts import describe, parse_json
 from generic_trainer.cli._csv import is_empty
-from generic_trainer.cli._csv_text import decoded, sheet_of_text
+from generic_trainer.cli._csv_text import Sheet, decoded, sheet_of_text, with_decimal_points
 from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.cli._validate import require_model
 from generic_trainer.errors import ConfigurationError, DataError
@@ -52,6 +52,11 @@ def _predict(options: argparse.Namespace) -> int:
 
     model = ServedModel(options.model, options.signature)
     strings = {name for name, feature in model.features.items() if feature.dtype == "string"}
+    if isinstance(rows, Sheet):
+        for index, name in enumerate(rows.names):
+            if name not in strings:
+                with_decimal_points(rows, index)
+        rows = [dict(zip(rows.names, row, strict=True)) for row in rows.rows]
     rows = [
         {
             name: None if isinstance(cell, str) and name not in strings and is_empty(cell) else cell
@@ -77,7 +82,7 @@ def _predict(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(path: str) -> tuple[Sequence[Mapping[str, Any]], list[str]]:
+def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str]]:
     """Returns the rows of a file or of standard input, and the place of each for messages.
 
     Raises:
@@ -94,10 +99,10 @@ def _read(path: str) -> tuple[Sequence[Mapping[str, Any]], list[str]]:
         raise DataError(f"{name} cannot be read: {error}", path=name) from error
     if not text.lstrip().startswith(("{", "[")):
         sheet = sheet_of_text(name, text)
-        rows = [dict(zip(sheet.names, row, strict=True)) for row in sheet.rows]
-        return rows, [f"{name}, row {number}" for number in range(2, len(rows) + 2)]
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if text.lstrip().startswith("["):  # one list of all rows
+        return sheet, [f"{name}, row {number}" for number in range(2, len(sheet.rows) + 2)]
+    # Not `splitlines`, which divides strings of JSON at U+2028 too.
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if _is_json(text):  # one object or list over several lines
         lines = [(1, text)]
     found: list[Any] = []
     places: list[str] = []
@@ -107,6 +112,8 @@ def _read(path: str) -> tuple[Sequence[Mapping[str, Any]], list[str]]:
         except ValueError as error:
             message = f"{name}, line {number}: expected a JSON object: {error}"
             raise DataError(message, path=name) from error
+        if isinstance(value, dict) and isinstance(value.get("instances"), list):
+            value = value["instances"]  # a request of TensorFlow Serving
         values = value if isinstance(value, list) else [value]
         found += values
         places += [f"{name}, line {number}"] * len(values)
@@ -116,6 +123,14 @@ def _read(path: str) -> tuple[Sequence[Mapping[str, Any]], list[str]]:
     if not found:
         raise DataError(f"{name} has no rows", path=name)
     return found, places
+
+
+def _is_json(text: str) -> bool:
+    try:
+        parse_json(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _plain(value: Any) -> Any:

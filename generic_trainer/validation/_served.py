@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import LISTS
 from generic_trainer.validation._scoring import Outputs, call
 from generic_trainer.validation._signatures import ParsedFeature, described
+
+_logger = logging.getLogger(__name__)
 
 _BATCH = 256
 _DEFAULT = "serving_default"
@@ -69,8 +72,9 @@ class ServedModel:
 
         Raises:
             DataError: a row lacks a value that the model needs or has one of another type, or the
-                model fails; names the first such row.
+                model fails; names the first such row. Or no row has any of its columns.
         """
+        self._compare_names(rows)
         records = [self._record(row, place) for row, place in zip(rows, places, strict=True)]
         parts = []
         for start in range(0, len(records), _BATCH):
@@ -93,6 +97,16 @@ class ServedModel:
                     )
         return {name: np.concatenate([part[name] for part in parts]) for name in sorted(parts[0])}
 
+    def _compare_names(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Warns of columns that the model uses and no row has; an error if these are all."""
+        given = {name for row in rows for name in row}
+        missing = [name for name in self.features if name not in given]
+        listed = ", ".join(f"{name!r}{did_you_mean(name, given)}" for name in missing)
+        if missing and len(missing) == len(self.features):
+            raise DataError(f"no row has any of the model's columns: {listed}")
+        if missing:
+            _logger.warning("The model gets no values for columns that no row has: %s", listed)
+
     @property
     def _takes_examples(self) -> bool:
         return self._signature.is_serialized and bool(self._signature.features)
@@ -104,10 +118,10 @@ class ServedModel:
         for name, feature in self.features.items():
             try:
                 values = list(_values(row.get(name), feature, is_tensor=not self._takes_examples))
+                if values:
+                    getattr(example.features.feature[name], LISTS[feature.dtype]).value[:] = values
             except (TypeError, ValueError, OverflowError) as error:
                 raise DataError(f"{place}, column {name!r}: {error}", feature=name) from error
-            if values:
-                getattr(example.features.feature[name], LISTS[feature.dtype]).value[:] = values
         return bytes(example.SerializeToString(deterministic=True))
 
 

@@ -52,6 +52,9 @@ PREDICTED = [
         (LINES, []),
         (f"[{LINES.strip().replace(chr(10) * 2, ',')}]", []),
         (CSV.replace("the place", "the_place"), ["--signature", "columns"]),
+        (CSV.replace(",", ";").replace("1.5", "1,5"), []),
+        (f'{{"instances": [{LINES.strip().replace(chr(10) * 2, ",")}]}}', []),
+        (f"[{LINES.strip().replace(chr(10) * 2, ',')}]".replace(",", ",\n"), []),
     ],
 )
 @pytest.mark.parametrize("from_input", [False, True])
@@ -72,6 +75,22 @@ def test_rows_are_predicted(
     assert cli.main(["predict", model, *rows, "--json", *words]) == 0
 
     assert list(map(json.loads, capsys.readouterr().out.splitlines())) == PREDICTED
+
+
+def test_columns_that_no_row_has_are_named(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "rows.csv").write_text(CSV.replace("rooms", "Rooms"))
+    assert cli.main(["predict", model, str(tmp_path / "rows.csv")]) == 0
+    assert "columns that no row has: 'rooms' (did you mean 'Rooms'?)" in caplog.text
+
+
+def test_text_keeps_its_commas(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text("area;the place\n1,5;3,4\n")
+    assert cli.main(["predict", model, str(tmp_path / "rows.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == '"[1.5, 0.75]","3,4",1.5'
 
 
 def test_predictions_are_a_table(
@@ -95,6 +114,12 @@ def test_predictions_are_a_table(
         ("area,rooms\n1,2.5\n", [], "row 2, column 'rooms': expected an integer, found '2.5'"),
         ('{"area": 1, "the place": 2}', [], "line 1, column 'the place': expected a string"),
         ('{"area": 1}\n7', [], "line 2: expected a JSON object, found 7"),
+        (f"area,rooms\n1,{10**20}\n", [], "row 2, column 'rooms': Value out of range"),
+        (
+            "Area,x\n1,2\n",
+            [],
+            "'area' (did you mean 'Area'?)",
+        ),
         ('{"area": 1', [], "line 1: expected a JSON object: "),
         ("", [], "found an empty file"),
     ],
