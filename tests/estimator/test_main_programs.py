@@ -90,6 +90,12 @@ def test_a_program_may_ask_for_eager_execution(function: str, tmp_path: Path) ->
         path.write_text(path.read_text().replace(f"tf.{function}()", ""))
 
 
+def test_a_main_program_of_tensorflow_2_stays_eager() -> None:
+    with pytest.raises(SystemExit) as ended:
+        tf.compat.v1.app.run(lambda argv: 0 if tf.executing_eagerly() else 1, ["eager.py"])
+    assert not ended.value.code
+
+
 def test_a_program_without_app_run_names_the_line_that_repairs_it(program: Path) -> None:
     program.write_text(PROGRAM.replace("tf.app.run()", "tf.placeholder(tf.float32)"))
     with pytest.raises(ConfigurationError, match=r"tf\.app\.run\(lambda argv: main\(\)\)"):

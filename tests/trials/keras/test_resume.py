@@ -220,11 +220,7 @@ class MappedBoth(Mapped):
     build_validation_data_loader = Mapped.build_training_data_loader
 
 
-class ShufflingBoth(Shuffling):
-    build_validation_data_loader = Shuffling.build_training_data_loader
-
-
-@pytest.mark.parametrize("trial_class", [GeneratedBoth, MappedBoth, ShufflingBoth])
+@pytest.mark.parametrize("trial_class", [GeneratedBoth, MappedBoth])
 def test_validations_do_not_change_what_training_data_draw(resumed, trial_class):
     def batch(trial):
         return trial.train(1)["loss"], trial.validate()
