@@ -8,7 +8,7 @@ import functools
 import gc
 import importlib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +299,16 @@ class ModelUnderTest:
         # A row in a batch takes no longer than one alone.
         seconds_per_row = self.facts.get("latency_ms", 0.0) / 1000
         return Budget(self.contract.probe_s, seconds_per_row)
+
+    @contextlib.contextmanager
+    def at_least(self, seconds: float) -> Iterator[Budget]:
+        """Has the block probe for so many seconds, even if the budget has fewer left."""
+        shared, self.budget = self.budget, Budget(max(self.budget.left_s, seconds))
+        try:
+            yield self.budget
+        finally:
+            shared.left_s = min(shared.left_s, self.budget.left_s)
+            self.budget = shared
 
     @functools.cached_property
     def schema(self) -> Any:

@@ -295,8 +295,9 @@ def test_only_a_module_that_reads_examples_needs_some(
     source: str, message: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module_file = helpers.write_module(tmp_path, source)
-    config = '{"hyperparameters": {"global_batch_size": 4}}'
-    words = ["--output", tmp_path / "runs", "--custom-config", config]
+    searcher = {"name": "single", "metric": "val_loss", "max_length": {"batches": 2}}
+    config = {"hyperparameters": {"global_batch_size": 4}, "searcher": searcher}
+    words = ["--output", tmp_path / "runs", "--custom-config", json.dumps(config)]
     assert run(module_file, *words) == (2 if message else 0)
     assert (message or "") in capsys.readouterr().err
 

@@ -89,11 +89,9 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in model.scored(served=True).items():
         if scored.feed.serialized and scored.feed.divisible:
             # It takes one call where all is well, and is worth that whatever is left.
-            shared, model.budget = model.budget, _scoring.Budget(max(model.budget.left_s, 1.0))
-            yield from _without(model, name, scored, optional)
-            tested = tested or model.budget.rows > 0
-            shared.left_s = min(shared.left_s, model.budget.left_s)
-            model.budget = shared
+            with model.at_least(1.0) as budget:
+                yield from _without(model, name, scored, optional)
+                tested = tested or budget.rows > 0
     if not tested:
         raise Skip("nothing to test: no feature that a scored signature parses is optional")
 
