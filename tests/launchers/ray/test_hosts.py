@@ -17,7 +17,7 @@ from tests.launchers.tutorials import GUIDE
 from tests.processes import wait_until
 from tests.trials import slots
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.campaign("launchers", "training")  # four clusters of Ray: minutes
 
 # Trains with a package and a data file of the user's, and slowly, until the file `go` exists.
 TRAINS = f"""
