@@ -16,7 +16,7 @@ from tfx.utils import path_utils
 from tfx_bsl.coders import tf_graph_record_decoder
 from tfx_bsl.public import tfxio
 
-from generic_trainer.cli import _run
+from generic_trainer.cli import _fn_args
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.executors._fn_args import FnArgs, make_fn_args
 from generic_trainer.executors._request import request_from_artifacts
@@ -69,7 +69,7 @@ def test_no_steps_means_no_limit(fn_args_for: Any) -> None:
 
 
 def test_a_run_of_one_pass_knows_its_steps_from_its_datasets(fn_args_for: Any) -> None:
-    fn_args = fn_args_for(make=_run.make_fn_args)
+    fn_args = fn_args_for(make=_fn_args.make_fn_args)
     options = tfxio.TensorFlowDatasetOptions(batch_size=5)
     make_dataset = fn_args.data_accessor.tf_dataset_factory
     make_dataset(fn_args.train_files, options._replace(num_epochs=1), helpers.read_schema())
@@ -80,7 +80,7 @@ def test_a_run_of_one_pass_knows_its_steps_from_its_datasets(fn_args_for: Any) -
     assert (fn_args.train_steps, fn_args.eval_steps) == (7, None)
     make_dataset(fn_args.eval_files, options, helpers.read_schema())
     assert (fn_args.train_steps, fn_args.eval_steps) == (7, 2)
-    given = fn_args_for(make=_run.make_fn_args, train_args='{"num_steps": 3}')
+    given = fn_args_for(make=_fn_args.make_fn_args, train_args='{"num_steps": 3}')
     given.data_accessor.tf_dataset_factory(given.train_files, options, helpers.read_schema())
     assert given.train_steps == 3
 
