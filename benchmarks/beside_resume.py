@@ -35,12 +35,12 @@ _STEP_S = 0.01
 _COLUMNS = "weights", "optimizer", "generators", "best", "rate"
 
 
-def _data(tf: Any, *, endless: bool = False) -> Any:
-    """Returns shuffled batches of (number of the row, features), label."""
+def _data(tf: Any, *, shuffled: bool = True, endless: bool = False) -> Any:
+    """Returns batches of (number of the row, features, label)."""
     numbers = tf.range(_ROWS)
     x = tf.random.stateless_normal([_ROWS, 8], [1, 2])
     rows = tf.data.Dataset.from_tensor_slices((numbers, x, tf.sin(x[:, :1] * 3)))
-    rows = rows.shuffle(_ROWS, seed=3)
+    rows = rows.shuffle(_ROWS, seed=3) if shuffled else rows
     return (rows.repeat() if endless else rows).batch(_BATCH)
 
 
@@ -93,7 +93,7 @@ def _fit(folder: Path, callbacks_for: Callable[[Any, Path], list[Any]]) -> dict[
     model.fit(
         _data(tf),
         epochs=_EPOCHS,
-        validation_data=_data(tf),
+        validation_data=_data(tf, shuffled=False),
         callbacks=[falling, stopping, plateau, pause, *callbacks_for(model, folder)],
         verbose=0,
     )
@@ -210,6 +210,8 @@ def _seen(folder: Path) -> collections.Counter[int]:
     """Returns row → how often the weights at the end have seen it."""
     effective: list[tuple[int, list[int]]] = []
     for process in _steps(folder):
+        if len(process) > 1 and process[1][0] > process[0][0] + 1:
+            del process[0]  # with which GenericTrainer makes variables, and whose effect it undoes
         if process:  # what follows the checkpoint that it begins with is lost
             effective = [each for each in effective if each[0] < process[0][0]] + process
     return collections.Counter(row for _, rows in effective for row in rows)
