@@ -167,7 +167,9 @@ def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:
 
 def with_decimal_points(sheet: Sheet, index: int) -> None:
     """Replaces the commas of a column of numbers, which a table with semicolons may have."""
+    if sheet.separator != ";":
+        return
     filled = {row[index].strip() for row in sheet.rows} - EMPTY_MARKERS
-    if sheet.separator == ";" and all(map(_DECIMAL_COMMA.fullmatch, filled)):
+    if all(map(_DECIMAL_COMMA.fullmatch, filled)):
         for row in sheet.rows:
             row[index] = row[index].replace(",", ".")
