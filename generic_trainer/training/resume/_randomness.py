@@ -21,6 +21,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.training._walk import walk
+from generic_trainer.training.distributed import eager_mode
 
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, tf.random.Generator)
 _GLOBAL = "tf2_rng_global_state"
@@ -45,7 +46,8 @@ def state_of(generator: Any) -> Any:
         return generator.get_state()
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
-    return generator.state.numpy()
+    with eager_mode():  # code for TensorFlow 1 may have disabled it
+        return generator.state.numpy()
 
 
 def set_state_of(generator: Any, state: Any) -> None:
@@ -57,7 +59,8 @@ def set_state_of(generator: Any, state: Any) -> None:
     elif isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state
     else:
-        generator.state.assign(state)
+        with eager_mode():
+            generator.state.assign(state)
 
 
 def random_state(model: Any = None) -> dict[str, Any]:
@@ -99,12 +102,12 @@ def undrawn() -> Iterator[None]:
     Training data that Python code makes are read again after a restart, without the validations in
     between: these must not change what the data draw.
     """
-    before = random_state()
+    before = [(generator, state_of(generator)) for generator in (random, np.random)]
     try:
         yield
     finally:
-        of_process = {name: before[name] for name in OF_PROCESS}
-        set_random_state(None, of_process, in_all_workers=True)
+        for generator, state in before:
+            set_state_of(generator, state)
 
 
 def _shared(model: Any) -> dict[str, Any]:

@@ -134,11 +134,16 @@ def not_ahead(data: tf.data.Dataset) -> tf.data.Dataset:
 
     Else a thread of tf.data draws from Python's generators while they are set or used. If the user
     prefetches, data are read ahead all the same. A graph's data are those of its functions.
+
+    Three of tf.data's own optimisations start such threads: a prefetch at the end; map and batch as
+    one op, which makes the next batch while this one is used; and a map of several calls at once.
     """
     if not is_of_python(data if tf.executing_eagerly() else tf.compat.v1.get_default_graph()):
         return data
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
+    options.experimental_optimization.map_and_batch_fusion = False
+    options.experimental_optimization.map_parallelization = False
     return data.with_options(options)
 
 

@@ -1,6 +1,8 @@
 """A fit whose data draw from Python's and NumPy's generators resumes exactly, with either Keras."""
 
+import functools
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer import training
+from generic_trainer.training import resume
 from tests.training.resume.fits import Ended, ending, fn_args, values
 
 X = np.arange(12, dtype=np.float32)[:, None] / 12
@@ -112,6 +115,37 @@ def test_a_fit_resumes_in_the_draws_of_its_data(keras: Any, kind: str, tmp_path:
         with pytest.raises(Ended):
             trained(keras, make, directory, end, **arguments)
         assert trained(keras, make, directory, 0, **arguments) == expected, end
+
+
+DATASETS = {
+    "map": lambda drawn: tf.data.Dataset.range(9).map(drawn),
+    "map, batch": lambda drawn: tf.data.Dataset.range(9).map(drawn).batch(1),
+    "batch, map": lambda drawn: tf.data.Dataset.range(9).batch(1).map(drawn),
+    "map, batch, repeat": lambda drawn: tf.data.Dataset.range(9).map(drawn).batch(1).repeat(),
+    "generator": lambda drawn: tf.data.Dataset.from_generator(
+        lambda: map(drawn.__wrapped__, range(9)), output_signature=tf.TensorSpec([])
+    ),
+}
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+@pytest.mark.parametrize("kind", DATASETS)
+def test_no_thread_draws_ahead(kind: str, stateful: bool) -> None:
+    draws: list[float] = []
+
+    def draw(_: Any) -> np.float32:
+        draws.append(np.random.normal())
+        return np.float32(draws[-1])
+
+    @functools.wraps(draw)
+    def drawn(number: Any) -> Any:
+        return tf.numpy_function(draw, [number], tf.float32, stateful=stateful)
+
+    data = iter(resume.not_ahead(DATASETS[kind](drawn)))
+    for step in range(1, 4):
+        next(data)
+        time.sleep(0.1)  # time for a thread that there should not be
+        assert len(draws) == step
 
 
 def test_what_the_data_keep_for_themselves_is_named(

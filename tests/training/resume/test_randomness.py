@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from generic_trainer.training.resume import ModelState
 from generic_trainer.training.resume._callback_state import CallbackState
+from generic_trainer.training.resume._randomness import set_state_of, state_of
 from tests.training.resume import fit_in_child
 
 
@@ -72,3 +73,13 @@ def test_generators_of_callbacks_go_on_in_their_place() -> None:
     CallbackState([second]).assign(CallbackState([first]).values(), "path")
     assert second.numpy is kept
     assert second.draw() == first.draw()
+
+
+def test_state_is_read_and_set_where_code_of_tensorflow_1_disabled_eager_execution() -> None:
+    generator = tf.random.Generator.from_seed(3)
+    with tf.Graph().as_default():
+        state = state_of(generator)
+    expected = generator.normal([3]).numpy().tolist()
+    with tf.Graph().as_default():
+        set_state_of(generator, state)
+    assert generator.normal([3]).numpy().tolist() == expected
