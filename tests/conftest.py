@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.abc
 import os
 import re
@@ -102,6 +103,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         unchanged = [item for item in items if not _rooms_of(item) & changed]
         items[:] = [item for item in items if _rooms_of(item) & changed]
         config.hook.pytest_deselected(items=unchanged)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leaves what has been imported out of garbage collections: it is a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def _rooms_of(item: pytest.Item) -> set[str]:

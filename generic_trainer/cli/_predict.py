@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import os
@@ -100,18 +101,9 @@ def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str]]:
     if not text.lstrip().startswith(("{", "[")):
         sheet = sheet_of_text(name, text)
         return sheet, [f"{name}, row {number}" for number in range(2, len(sheet.rows) + 2)]
-    # Not `splitlines`, which divides strings of JSON at U+2028 too.
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if _is_json(text):  # one object or list over several lines
-        lines = [(1, text)]
     found: list[Any] = []
     places: list[str] = []
-    for number, line in lines:
-        try:
-            value = parse_json(line)
-        except ValueError as error:
-            message = f"{name}, line {number}: expected a JSON object: {error}"
-            raise DataError(message, path=name) from error
+    for number, value in _parsed(text, name):
         if isinstance(value, dict) and isinstance(value.get("instances"), list):
             value = value["instances"]  # a request of TensorFlow Serving
         values = value if isinstance(value, list) else [value]
@@ -125,12 +117,19 @@ def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str]]:
     return found, places
 
 
-def _is_json(text: str) -> bool:
-    try:
-        parse_json(text)
-    except ValueError:
-        return False
-    return True
+def _parsed(text: str, name: str) -> list[tuple[int, Any]]:
+    """Returns the values of JSON lines, or the one that takes several lines, by their numbers."""
+    with contextlib.suppress(ValueError):
+        return [(1, parse_json(text))]
+    parsed = []
+    # Not `splitlines`, which divides strings of JSON at U+2028 too.
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            parsed += [(number, parse_json(line))] if line.strip() else []
+        except ValueError as error:
+            message = f"{name}, line {number}: expected a JSON object: {error}"
+            raise DataError(message, path=name) from error
+    return parsed
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ every plain `tf.Variable`; Keras 2 leaves out variables of objects that TensorFl
 """
 
 import collections
+import functools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,8 @@ import tensorflow as tf
 
 from generic_trainer._core.keras import is_class_of_keras
 
-_SCALARS = {type(None), bool, int, float, complex, str, bytes}
+_SCALARS = {type(None), bool, int, float, complex, str, bytes, set, frozenset}
+_OFTEN_EMPTY = {list, dict, tuple}  # half of what the layers of Keras 3 have
 _LEAVES = (type, tf.Variable, tf.Tensor, tf.types.experimental.Callable)
 _STANDARD = os.path.dirname(os.__file__)
 
@@ -43,39 +45,59 @@ def walk(
             continue
         seen[id(part)] = part
         yield path, part
-        children = sorted(_children(part), key=lambda child: child[0])
-        waiting.extend((f"{path}.{name}", child) for name, child in children)
+        children = [*_children(part)]
+        if len(children) > 1:
+            children.sort(key=lambda child: child[0])
+        waiting.extend([(f"{path}.{name}", child) for name, child in children])
 
 
 def _children(part: Any) -> Iterator[tuple[str, Any]]:
     items: Iterable[tuple[Any, Any]] = ()
-    if isinstance(part, Mapping):
-        items = part.items()
-    elif isinstance(part, (list, tuple, collections.deque)):
-        # Sequential models of both Kerases have one only once they are built.
-        items = enumerate(each for each in part if not is_class_of_keras(type(each), "InputLayer"))
-    elif _is_followed(part):
-        items = list(vars(part).items())
+    match _kind(type(part), part.__class__):
+        case "mapping":
+            items = part.items()
+        case "sequence":
+            # Sequential models of both Kerases have one only once they are built.
+            items = enumerate(
+                each for each in part if not is_class_of_keras(type(each), "InputLayer")
+            )
+        case "object" if hasattr(part, "__dict__"):
+            items = list(vars(part).items())
     for number, (name, value) in enumerate(items):
-        if type(value) not in _SCALARS:
+        kind = type(value)
+        if kind not in _SCALARS and (kind not in _OFTEN_EMPTY or value):
             # Keys of other types may be named otherwise in another process.
             yield name if isinstance(name, str) else f"{number:06}", value
 
 
-def _is_followed(part: Any) -> bool:
+@functools.lru_cache(4096)
+def _kind(*classes: type) -> str:
+    """Returns how to follow a part: a model has thousands, of some thirty classes.
+
+    Args:
+        classes: those of one part; wrappers, such as Keras 2's of a dict, have a second one.
+    """
+    if any(issubclass(each, Mapping) for each in classes):
+        return "mapping"
+    if any(issubclass(each, (list, tuple, collections.deque)) for each in classes):
+        return "sequence"
     # A variable of Keras 3 leads to the one of TensorFlow that it has. A function leads to all that
     # its graph uses, such as the optimizer.
-    if isinstance(part, _LEAVES) or not hasattr(part, "__dict__"):
-        return False
-    package = type(part).__module__.partition(".")[0]
+    if any(issubclass(each, _LEAVES) for each in classes):
+        return "leaf"
+    package = classes[0].__module__.partition(".")[0]
     # A module of the user's may have the name of a standard one, such as `profile`.
     file = getattr(sys.modules.get(package), "__file__", None) or _STANDARD
     is_standard = package in sys.stdlib_module_names and file.startswith(_STANDARD)
-    return not is_standard and package not in ("numpy", "generic_trainer")
+    return "leaf" if is_standard or package in ("numpy", "generic_trainer") else "object"
 
 
 def serves_training(part: Any) -> bool:
     """Returns whether a part is an optimizer or a metric."""
-    kind = type(part)
+    return _serves_training(type(part))
+
+
+@functools.lru_cache(4096)
+def _serves_training(kind: type) -> bool:
     is_metric = hasattr(kind, "update_state") and hasattr(kind, "result")
     return is_metric or hasattr(kind, "apply_gradients")

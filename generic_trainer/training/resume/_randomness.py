@@ -6,7 +6,6 @@ of layers have variables too, which `variables_of` finds.
 """
 
 import contextlib
-import functools
 import gc
 import logging
 import random
@@ -180,9 +179,13 @@ class Unsaved:
 def _others(saved: Iterable[Any] = ()) -> list[Any]:
     # A variable of several replicas, or with another dtype, wraps further variables.
     ids = {id(part) for each in saved for part in (each, *_wrapped(each))}
-    # Asked once for each class: the answer takes long, and there are a million objects.
-    is_variable: Any = functools.cache(lambda kind: issubclass(kind, tf.Variable))
-    alive = [each for each in gc.get_objects() if is_variable(type(each))]
+    # A set of classes is the fastest question that can be asked of a million objects.
+    kinds, found = set(), [tf.Variable]
+    while found:
+        kind = found.pop()
+        kinds.add(kind)
+        found += type.__subclasses__(kind)
+    alive = [each for each in gc.get_objects() if type(each) in kinds]
     return [
         each
         for each in alive
