@@ -53,7 +53,8 @@ def walk(
 
 def _children(part: Any) -> Iterator[tuple[str, Any]]:
     items: Iterable[tuple[Any, Any]] = ()
-    match _kind(type(part), part.__class__):
+    classes: Any = type(part), part.__class__
+    match _kind(*classes):
         case "mapping":
             items = part.items()
         case "sequence":
@@ -94,7 +95,8 @@ def _kind(*classes: type) -> str:
 
 def serves_training(part: Any) -> bool:
     """Returns whether a part is an optimizer or a metric."""
-    return _serves_training(type(part))
+    kind: Any = type(part)
+    return _serves_training(kind)
 
 
 @functools.lru_cache(4096)
