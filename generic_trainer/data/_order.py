@@ -209,9 +209,10 @@ def _draws(first: tf.Tensor, last: tf.Tensor, size: int, seed: tf.Tensor) -> tf.
 def choose_order(columns: Columns, options: Any, *, in_cluster: bool) -> Order:
     """Returns the order that a dataset's `options` ask for.
 
-    It follows from the files and the options alone. Free memory, whether columns are in memory or
-    on disk, and the number of processors have no part in it: the workers of a cluster shard the
-    rows by their positions, and a run that resumes continues at a position.
+    It follows from the files and the options. Free memory and whether columns are in memory or on
+    disk have no part in it: the workers of a cluster shard the rows by their positions, and a run
+    that resumes continues at a position. The number of processors has a part in one order, that of
+    TFX for several files, unshuffled and outside of a cluster.
     """
     num_rows = columns.num_rows
     if not options.shuffle:
