@@ -25,7 +25,8 @@ from generic_trainer.validation import ServingContract
 from tests.house import ROOT, modules
 
 DOCS = ROOT / "docs"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+DESIGN = sorted((DOCS / "design").glob("*.md"))
 OF_THE_ROOT = ("index", "contributing", "changelog", "security-policy")
 MADE = {"command-line.md"}  # by scripts/site_pages.py
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -205,8 +206,17 @@ def anchors(document: Path) -> set[str]:
 
 def test_every_document_is_in_the_navigation() -> None:
     listed = set(re.findall(r"[\w-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
-    written = {path.name for path in DOCS.glob("*.md")}
+    written = {path.name for path in DOCS.rglob("*.md")}
     assert listed == written | MADE | {f"{name}.md" for name in OF_THE_ROOT}
+
+
+@pytest.mark.parametrize("page", DESIGN, ids=lambda path: path.name)
+def test_modules_that_a_design_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/]+/(?:\w+\.py)?)`", text))
+    package = ROOT / "generic_trainer"
+    assert named and {name for name in named if not (package / name).exists()} == set()
+    assert page.with_suffix(".svg").name in text
 
 
 def test_the_page_of_the_checks_is_fresh() -> None:

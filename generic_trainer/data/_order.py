@@ -5,12 +5,27 @@ epoch p // n, and an order maps it to a row. The usual shuffle keeps a buffer of
 it; it has a state, has to fill the buffer first, and cannot jump to a position. Here a shuffle is a
 formula instead.
 
-The formula is the op `RandomIndexShuffle(index, key, max_index)`: a bijection of the numbers from 0
-to `max_index`, chosen by the key. Inside, it is a small block cipher. A cipher permutes the numbers
-of so many bits by mixing their halves with the key, round after round; every round can be undone,
-so no two numbers meet. The numbers from 0 to `max_index` are rarely a power of two, so the op
-encrypts again whenever the result is too large ("cycle walking"): the walk ends, because it would
-otherwise come back to its start, which is small enough. So
+Six rows in batches of four, in the first two epochs::
+
+    random numbers of epoch 0     41  7 88 23 60 15      of (seed, 0), for places 0 to 5
+    rows in their order            1  5  3  0  4  2      `argsort` of them: a permutation
+    random numbers of epoch 1     50 93  4 71 38 66
+    rows in their order            2  4  0  5  3  1
+    batch                         |----0----|----1----|----2----|
+    position                       0  1  2  3  4  5  6  7  8  9 10 11
+    row                            1  5  3  0  4  2  2  4  0  5  3  1
+
+A run that resumes at batch 1 computes the rows 4, 2, 2, 4 from positions 4 to 7 and the seed. Batch
+0 is not needed for that, and no buffer is filled. Sorting serves blocks, and data of fewer than
+16,384 rows.
+
+For single rows of larger data the formula is the op `RandomIndexShuffle(index, key, max_index)`: a
+bijection of the numbers from 0 to `max_index`, chosen by the key. Inside, it is a small block
+cipher. A cipher permutes the numbers of so many bits by mixing their halves with the key, round
+after round; every round can be undone, so no two numbers meet. The numbers from 0 to `max_index`
+are rarely a power of two, so the op encrypts again whenever the result is too large ("cycle
+walking"): the walk ends, because it would otherwise come back to its start, which is small enough.
+So
 
 1. an epoch with key k reads row cipher(k, place) at each place: every row once, in random order;
 2. no permutation is stored: 20 million rows cost as much memory as 20;
@@ -133,6 +148,12 @@ class Shuffle:
         The last block of the data may be short by `missing` rows, and it may be anywhere on the
         shelf. Places behind it are therefore shifted by `missing`, as if it were complete.
 
+        With 7 rows in blocks of 3, the last block F has row 6 alone, and 2 are missing::
+
+            shelf      B B B F A A A       blocks, of rows 3 4 5, 6 and 0 1 2
+            place      0 1 2 3 4 5 6
+            shifted    0 1 2 3 6 7 8       from place 4 on: divided by 3, these give the block
+
         Args:
             places: int64 [n], within the epoch.
             epochs: int64 [n], the row of `orders` for each place.
@@ -188,16 +209,20 @@ def _draws(first: tf.Tensor, last: tf.Tensor, size: int, seed: tf.Tensor) -> tf.
 def choose_order(columns: Columns, options: Any, *, in_cluster: bool) -> Order:
     """Returns the order that a dataset's `options` ask for.
 
-    It follows from the files and the options alone. Free memory, whether columns are in memory or
-    on disk, and the number of processors have no part in it: the workers of a cluster shard the
-    rows by their positions, and a run that resumes continues at a position.
+    It follows from the files and the options. Free memory and whether columns are in memory or on
+    disk have no part in it: the workers of a cluster shard the rows by their positions, and a run
+    that resumes continues at a position. The number of processors has a part in one order, that of
+    TFX for several files, unshuffled and outside of a cluster.
     """
     num_rows = columns.num_rows
     if not options.shuffle:
+        # As in TFX the number follows from the processors, which differ between workers.
         cycle_length = FILES_AT_A_TIME if in_cluster else None
         threads = options.reader_num_threads
         rows = unshuffled_rows(columns.runs, columns.num_files, threads, cycle_length)
         return StoredOrder(num_rows) if rows is None else StoredOrder(num_rows, _stored(rows))
+    # Expected from the files: the actual size depends on the vocabulary that this machine's memory
+    # allowed, and with another size of blocks a resumed run would read other rows.
     row_bytes = max(1, columns.expected_bytes // num_rows)
     window_rows = max(_LEAST_WINDOW_ROWS, options.shuffle_buffer_size, _WINDOW_BYTES // row_bytes)
     if num_rows < _FEW_ROWS:

@@ -3,6 +3,26 @@
 An `Engine` starts the tasks of a job, reports their ends, and stops them. The supervisor is the
 same for all engines: it decides which failure is the root cause and whether another attempt
 follows, and raises the errors for an exceeded time limit and SIGTERM.
+
+Two workers train on Ray, and the node of worker 1 is lost::
+
+    the node is lost                          Ray notices it some seconds later
+    worker 0 raises UnavailableError          in an all-reduce: it misses worker 1. Its own
+                                              supervisor waits 5 s, then reports the end
+    poll: [worker 0]                          may be a consequence: poll on, at most 10 s
+    poll: [worker 0, worker 1: lost]          a cause: the error is `WorkerLostError`
+    engine.kill()                             nothing of this attempt may write any more
+    engine.start()                            both again, from the last checkpoint
+
+Without the waits the error would often name worker 0, and not the node that was lost.
+
+| first seen | becomes | another attempt |
+|---|---|---|
+| the chief has ended well | success, whatever happens to the others afterwards | no |
+| a worker was lost, or workers miss each other without a cause | `WorkerLostError` | yes |
+| a worker raised, crashed or ran out of memory | that error | no |
+| SIGTERM to this process | workers save and end, `WorkerLostError` | no |
+| `timeout_s` is over, or `heartbeat_s` without progress | `WorkerHangError` with stacks | no |
 """
 
 import contextlib
@@ -97,6 +117,7 @@ def supervise(
     """
     wanted, attempts = job.distribution, job.distribution.max_failures + 1
     with contextlib.closing(engine_for(job)) as engine, SigtermNotice() as stop:
+        # Once: a worker that is lost again and again must not prolong the run.
         deadline_s = None if wanted.timeout_s is None else clock() + wanted.timeout_s
         attempt = _Attempt(wanted, engine, stop, clock, deadline_s)
         for number in range(1, attempts + 1):
@@ -173,9 +194,10 @@ class _Attempt:
             started = self.engine.running() or tasks(self.distribution)
             note(phase="training", tasks={task.name: "running" for task in started})
             self._wait_for_chief()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: workers that go on would write checkpoints
             self.engine.kill()
             raise
+        # The export is there: an error from here on would throw a trained model away.
         for end in (self._wait_for_others, self.engine.kill):
             try:
                 end()
@@ -191,6 +213,7 @@ class _Attempt:
             if len(ends) > seen:
                 note(tasks={end.task: end.failure.text if end.failure else "done" for end in ends})
             seen = len(ends)
+            # First: the chief has exported, and a worker that fails after that spoils nothing.
             if any(end.task == chief and end.failure is None for end in ends):
                 return
             if _failed(ends):
@@ -211,6 +234,7 @@ class _Attempt:
         """
         chief, end_s = tasks(self.distribution)[0], self.clock() + self.distribution.worker_grace_s
         running = self._working()
+        # The chief's process waits for the others, and so gets a little longer than they.
         while running and not self.stop.received and self.clock() < end_s + _LAST_WORDS_S:
             if chief not in running and self.clock() >= end_s:
                 break

@@ -8,6 +8,18 @@ schemas have, is about the data set as a whole.
 For features without a domain, statistics give values that have occurred. `TensorFlow Data
 Validation <https://www.tensorflow.org/tfx/data_validation>`_ computes them over all examples, of
 which the checks read the first ones only.
+
+The row `{"age": [30], "town": ["Bern"], "ids": [7, 8], "weights": [0.5, 0.5]}` scores. By the
+schema, `age` is in 0..120, `ids` and `weights` have 1 to 3 values each, `town` has no domain::
+
+    allowed         age 0; age 120
+                    ids [7] with weights [0.5]; ids [7, 8, 7] with weights [0.5, 0.5, 0.5]
+    unforeseen      age -1; age 121; age 2147483648
+                    town "", a word never seen, not UTF-8, 10,000 characters, ...
+    in_statistics   town "Zürich", its most frequent value
+
+`ids` and `weights` change together, because they are parallel in the row and in the schema: three
+ids with two weights are no request that a client would send, and a model may rightly refuse them.
 """
 
 import copy
@@ -237,7 +249,7 @@ class SchemaRows:
     def _values(self, name: str) -> list[Any]:
         features = self.base.features.feature
         kind = LISTS[self.features[name].dtype]
-        # Reading a missing feature would add it.
+        # Reading a missing feature of a proto's map would add it, to the row that all others copy.
         return list(getattr(features[name], kind).value) if name in features else []
 
     def _with_value(self, name: str, value: Any, reason: str) -> ProbeRow:
@@ -259,8 +271,11 @@ class SchemaRows:
         example = copy.deepcopy(self.base)
         for each, values in lists.items():
             into = getattr(example.features.feature[each], LISTS[self.features[each].dtype])
-            into.SetInParent()  # an empty list is there all the same
+            # An empty list is there all the same: without this, the feature would have no kind, and
+            # the row would test a missing feature instead.
+            into.SetInParent()
             into.value[:] = values
+        # In a batch, other rows give an empty list its width.
         return ProbeRow(example, f"feature {name!r} {what}", alone=not any(lists.values()))
 
     @functools.cached_property

@@ -1,7 +1,21 @@
 """Calls of a model's signatures, as an object and in a session; rows that trouble a signature.
 
+Three rows in `row_independence`, of a model that divides each score by the sum of its batch::
+
+    raw scores                1       1       2
+    one batch of three        0.25    0.25    0.5
+    each row alone            1.0     1.0     1.0     1.0 instead of 0.25: a failure
+    the first 7 (here all)    0.25    0.25    0.5     no difference: the batch is the same
+
+An honest model differs too, by rounding, and by padding: a row alone may come as `[1, 2]`, and in
+the batch, beside a longer row, as `[3, 5]`. So numbers have a tolerance, and shapes are compared in
+the part that they share. A wide tolerance hides a model that returns row 2 for row 1, if scores
+are close: 0.50001, 0.50002, 0.50003 all differ by less than 0.001. Hence `difference` takes the
+batch, and lets numbers differ by a tenth of its spread, unless that is below rounding.
+
 Troubling rows are found within a budget of seconds. Rows are called in one batch. If that raises,
-the batch is halved until single rows are left, so that rows without trouble cost one call.
+the batch is halved until single rows are left, so that rows without trouble cost one call: one bad
+row among 256 costs 17.
 """
 
 from __future__ import annotations
@@ -168,7 +182,7 @@ def score(signature: Any, feed: Feed, half: frozenset[str]) -> Scores:
     alone = tuple(call(signature, feed.take([n])) for n in range(min(_SINGLE_ROWS, feed.rows)))
     shuffled: Outputs = {}
     if half:
-        order = np.random.default_rng(0).permutation(feed.rows)
+        order = np.random.default_rng(0).permutation(feed.rows)  # the same in every run
         back = np.argsort(order)
         outputs = call(signature, feed.take(order))
         per_row = {k: v for k, v in outputs.items() if v.shape == batch[k].shape}
@@ -215,6 +229,7 @@ def difference(
         atol = rtol * min(largest, 1.0)
         if batch is not None and largest and size > 2:
             spread = np.ptp(batch[np.isfinite(batch)].astype(np.float64))
+            # Of rows that are all alike the spread is rounding itself.
             strict = max(spread / 10, rtol / 100 * largest), 0.0
             atol, rtol = min(strict, (atol, rtol), key=lambda each: each[0] + each[1] * largest)
     most = 0.0 if is_float(actual) else _FEW
@@ -395,10 +410,11 @@ def troubles(
     ignored = {(kind, key) for kind, key, _ in not_finite(usual)}
     has_trouble, raised = False, None
     starts = range(0, len(rows), _MAX_BATCH)
+    # A stack, first rows on top: if the seconds run out, what was called is not a random part.
     waiting = [range(start, min(start + _MAX_BATCH, len(rows))) for start in starts][::-1]
     while waiting and budget.left_s > 0:
         part = waiting.pop()
-        found = None
+        found = None  # unknown: half of the rows may fit the seconds, or not raise
         if budget.allows(len(part)):
             with budget.charged():
                 inputs = to_inputs([rows[index] for index in part])
@@ -428,7 +444,7 @@ def _in_outputs(
         if (kind, key) in ignored:
             continue
         if len(part) > 1 and where.shape[:1] != (len(part),):
-            return None
+            return None  # an output of the whole batch, which may be the fault of any row
         per_row = where.reshape(len(part), -1).any(axis=1)
         for index in np.flatnonzero(per_row):
             found.setdefault(index, Trouble(part[index], kind, f"output {key!r}"))

@@ -1,4 +1,20 @@
-"""Engine of the launchers whose workers a service runs: one job of the service per attempt."""
+"""Engine of the launchers whose workers a service runs: one job of the service per attempt.
+
+Requests and answers can be lost, and a node can be out of reach while its workers still train. So
+the engine never takes silence for an end, and two jobs never write the same checkpoints::
+
+    attempt 1   create A         sent, answer lost: `_may_exist`, not yet `_is_made`
+                create A         sent again, as the service makes one job of a name: `_is_made`
+                look             active .. a node is lost: the service reports a failed worker
+    kill        delete A         accepted, but a worker on the lost node does not end
+                delete folder A  noted as `_fenced_at_s`; A stays in `_leftovers`
+    attempt 2   fence            waits until 15 s have passed since the deletion of folder A
+                create B         no worker of A writes: each looks for its folder every 5 s
+    close                        asks for A once more, and logs it if it may still run
+
+`_fence` is the only lock between attempts. It needs no answer of the lost node, but relies on the
+file system: a worker that cannot see the deletion cannot write checkpoints there either.
+"""
 
 from __future__ import annotations
 
@@ -127,10 +143,10 @@ class RemoteEngine(Engine):
         try:
             if not self._is_made:
                 self._make()
-            if self._is_stopped:
+            if self._is_stopped:  # the deletion in `stop` may have failed
                 self._delete(self._name)
             self._note(self._service.look(self._name, self._folder))
-        except GenericTrainerError:
+        except GenericTrainerError:  # an answer, and not a lack of one
             raise
         except TooEarlyError as error:
             self._note_early(error)
@@ -144,7 +160,7 @@ class RemoteEngine(Engine):
 
     def running(self) -> Sequence[Task]:
         """Returns the tasks that have not ended."""
-        if self._status.phase == "suspended":
+        if self._status.phase == "suspended":  # its workers are gone, and will come back
             return self._tasks
         known = self._status.tasks
         return [task for task in self._tasks if task in known and known[task].phase not in _ENDED]
@@ -239,7 +255,7 @@ class RemoteEngine(Engine):
     def _make(self) -> None:
         self._fence()
         service, name, folder, chief = self._service, self._name, self._folder, self._tasks[0]
-        self._may_exist = True
+        self._may_exist = True  # before the request: it may be fulfilled and not answered
         try:
             service.create(name, self._job.distribution, folder, self._digest)
         except Exception as error:
@@ -307,6 +323,8 @@ class RemoteEngine(Engine):
             ) from error
 
     def _ends(self) -> list[WorkerEnd]:
+        # Their workers seem lost, and would be tried again against the will of whoever ended them:
+        # `check` raises instead, or waits for a suspended job.
         if self._status.phase in _ENDED_FROM_OUTSIDE:
             return []
         ends = []

@@ -8,6 +8,19 @@ process without other workers, each function returns its argument.
 They consist of single collectives of TensorFlow. One completes only if all workers start it with
 the same keys. If two workers start two collectives in different orders, each may wait for the other
 forever, so the order is fixed in each graph.
+
+Worker 0 has 6 rows of a batch, worker 1 has 2. One step of a model with two small weights and an
+embedding, of which worker 0 has looked up 3 rows and worker 1 a single one::
+
+    number  worker 0 starts              worker 1 starts              both get
+    -       the kinds of its tensors     the same, else an error      (`_check_agreement`, once)
+    0       [6 g, 6 h, 6]                [2 g', 2 h', 2]              the sums: weights, rows
+    1       lengths: rows [3, 0],        rows [0, 1],                 rows [3, 1],
+            indices [3, 0]               indices [0, 1]               indices [3, 1]
+    2       3 rows, padded to 4          1 row, padded to 4           8 rows, of which 4 are kept
+    3       their 3 indices, likewise    1 index                      8 indices, 4 kept
+
+`average_gradients` divides all sums by 8, the number of rows, which came along in collective 0.
 """
 
 import contextlib
@@ -74,10 +87,11 @@ def collective(connected: Runtime, tensor: tf.Tensor, length: Any = None) -> tf.
         if length is None:
             sum_up = {"instance_key": key, "merge_op": "Add", "final_op": "Id"}
             return tf.raw_ops.CollectiveReduceV2(**sum_up, **options)
-        key = tf.bitwise.bitwise_xor(key, length)
+        key = tf.bitwise.bitwise_xor(key, length)  # known only while the graph runs
         return tf.raw_ops.CollectiveGatherV2(instance_key=key, **options)
 
     if tf.executing_eagerly():
+        # Before it starts: one that never returns is how `Runtime` recognises a deadlock.
         connected.entered.assign_add(1)
         with tf.device(device):
             return make("eagerly")
@@ -199,6 +213,7 @@ def average_gradients(gradients: Any, *, rows: Any = None) -> Any:
         return gradients
     # The weight travels with the gradients, so it costs no collective of its own.
     weight = tf.cast(1 if rows is None else rows, tf.float32)
+    # No rows have no loss: their gradients may be NaN, which times 0 would spread to all.
     scaled = [_scaled(tf.math.multiply_no_nan, each, weight) for each in gradients]
     *totals, whole = all_reduce([*scaled, weight])
     means = [_scaled(tf.math.divide_no_nan, each, whole) for each in totals]
@@ -250,6 +265,7 @@ def broadcast(values: Any, root: int = 0) -> Any:
     """
     connected = runtime()
     is_root = connected is None or connected.rank == root
+    # A sum with zeros is exact, so that two kinds of collectives are enough.
     return all_reduce(
         tf.nest.map_structure(
             lambda value: value if is_root or value is None else tf.zeros_like(value), values

@@ -2,6 +2,20 @@
 
 Creating a `MultiWorkerMirroredStrategy` makes TensorFlow start the collectives and the coordination
 service, a store of keys and values that all workers share. It is only created for that here.
+
+Both workers have done 7 collectives. Then worker 0 has no more batches, and worker 1 has one::
+
+    worker 0                                      worker 1
+    is at the end of the epoch, exchange 3        begins collective 8 and waits for worker 0
+    publishes 3/0 = its logs                      ...
+    publishes 3/waiting = {"entered": 7, ...}     ...
+    waits for 3/1                                 its `_watch` thread reads 3/waiting: 8 > 7
+                                                  publishes 3/1 = {"failure": ...}
+    reads 3/1, raises the failure                 aborts its collectives; `explained_failures`
+                                                  raises the same failure in its step
+
+TensorFlow alone would let both wait for ever. If worker 1 had died instead, no process would
+publish 3/1: TensorFlow's check of its peers, or the supervisor of the workers, ends worker 0.
 """
 
 import contextlib
@@ -86,7 +100,8 @@ class Runtime:
         """
         number = self._arrive(place, value)
         entries = [self.wait_for(f"{number}/{rank}") for rank in range(self.size)]
-        self._exchanges += 1
+        self._exchanges += 1  # also before an error: `_watch` must go on to the next
+        # Before the places: a failure has none, and is the reason that they differ.
         for entry in entries:
             if "failure" in entry:
                 raise ConfigurationError(entry["failure"])
@@ -195,6 +210,7 @@ class Runtime:
             name: of the value.
             value: a value that JSON can represent.
         """
+        # The first value stays: all workers must read the same, however late they are.
         with contextlib.suppress(tf.errors.AlreadyExistsError):
             self._service.set_config_key_value(f"{_PREFIX}/{name}", json.dumps(value))
 

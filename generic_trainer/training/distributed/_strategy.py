@@ -2,6 +2,21 @@
 
 It replaces `tf.distribute.MultiWorkerMirroredStrategy`, which cannot train Keras 3. Its variables
 and datasets are ordinary ones, without wrappers of `tf.distribute`.
+
+The last two batches of an epoch, of 3 rows and of 1, on two workers::
+
+                     worker 0               worker 1               afterwards on both
+    batch of 3       row 0                  rows 1 and 2
+    loss             mean of 1 row          mean of 2 rows
+    gradients        g                      g'                     (1 g + 2 g') / 3
+    moving mean      changes by d           changes by d'          changes by (1 d + 2 d') / 3
+    batch of 1       no row: a row of       row 0
+                     zeros, weight 0
+    gradients        thrown away            g'                     g'
+    metrics          put back               count 1 row
+
+Worker 0 runs the second step because worker 1 waits for it in the sum of the gradients. The metrics
+differ between workers until the end of the epoch, when `_keras` sums them.
 """
 
 import contextlib
@@ -86,11 +101,13 @@ class DataParallelStrategy(tf.distribute.Strategy):
         with self.setting(rows=rows, has_averaged=False):
             with compiled():
                 result = super().run(fn, args, kwargs, options)
+            # Not in an evaluation, whose batches would wait for all workers without a need.
             if statistics and self.has_averaged:
                 changes = [variable - value for variable, value in statistics]
                 means = average_gradients(changes, rows=rows)
                 for (variable, value), change in zip(statistics, means, strict=True):
                     variable.assign(value + change)
+        # A row of zeros has been counted, which no worker has read.
         for variable, value in zip(metrics, before, strict=True):
             variable.assign(tf.where(tf.equal(rows, 0), value, variable))
         return result
@@ -241,6 +258,7 @@ class _Extended(_OneDevice):  # type: ignore[misc]
             )
         variable = super()._create_variable(next_creator, **options)
         if is_number(variable) and variable.shape.is_fully_defined():
+            # Weakly: models that are built and dropped would stay in memory until a step runs.
             self._strategy.variables.append(weakref.ref(variable))
         if aggregation != tf.VariableAggregation.NONE:
             for name in ("assign", "assign_add", "assign_sub"):

@@ -1,4 +1,23 @@
-"""The Keras callback that saves checkpoints while `fit` runs, and resumes from them."""
+"""The Keras callback that saves checkpoints while `fit` runs, and resumes from them.
+
+A fit of 3 epochs of 4 batches is killed in its 7th step. Its last checkpoint is that
+of step 5, after the first batch of epoch 2. What the next fit does::
+
+    step  1        2  3  4   |  5              6  7  8  |  9 ...
+          computed replayed  |  replayed       computed as without the kill
+                             |  then `_end_replay` restores everything
+
+- Step 1 is computed because only a step makes all variables: those of optimizers, of
+  metrics, of layers that are built late. What it has changed is overwritten in the end.
+- Steps 2 to 5 are calls of `_train` that return saved logs. Keras itself goes through
+  epochs and batches, so that iterators, counters and loops become those of a fit that
+  has trained. `initial_epoch` could only begin at an epoch, and a shortened dataset
+  would draw other seeds.
+- At the end of step 5 the data move to batch 2 of epoch 2, then all state is set.
+
+`_goal` is the state of this machine: the position of the checkpoint during a replay,
+None before and after it. `_position` is the position of this fit, in either state.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +180,9 @@ class Resume(_OfEitherKeras):
                 "on other machines in no fixed order. Use keras.callbacks.BackupAndRestore with "
                 "fn_args.checkpoint_dir: it goes on from the start of an epoch."
             )
-        if self._directory in _begun:  # by an earlier attempt in this process
+        # An attempt of this process that raised still has the lock on the directory,
+        # because Keras calls no callback after an error: this one would be refused.
+        if self._directory in _begun:
             _begun[self._directory].close()
         with contextlib.ExitStack() as opened:
             self._manager = opened.enter_context(self._open_manager(writes=is_chief()))
@@ -188,7 +209,9 @@ class Resume(_OfEitherKeras):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         position, goal = self._position, self._goal
-        if not is_keras_3(self.model):  # whose data learn of the end of an epoch now
+        # Keras 2 calls `on_epoch_end` of a Sequence after this, Keras 3 before it: there
+        # the last batch of an epoch is the only moment before the Sequence draws.
+        if not is_keras_3(self.model):
             self._draws.end_pass(len(position.lengths), is_replayed=goal is not None)
         position.lengths.append(position.batches)
         position.batches = 0
@@ -220,6 +243,7 @@ class Resume(_OfEitherKeras):
             if not epochs_left and position.batches >= goal.batches:
                 self._end_replay(goal)
             elif epochs_left == 1 and goal.done and goal.stopped:
+                # A callback ended the fit within this epoch: Keras must leave it there.
                 self.model.stop_training = position.batches >= goal.lengths[-1]
             return
         position.stopped = self.model.stop_training
@@ -310,6 +334,7 @@ class Resume(_OfEitherKeras):
         """Takes in the other callbacks, which now come before this one; then as `_call`."""
         found: list[Any] = callbacks.callbacks
         if self in found and not hasattr(self, "_callback_state"):
+            # Last: a checkpoint must have what other callbacks made of the same batch.
             found.sort(key=lambda each: each is self)
             bars = [each for each in found if is_class_of_keras(type(each), "ProgbarLogger")]
             others = [e for e in found[:-1] if e not in bars and not is_progress(e)]
@@ -326,7 +351,7 @@ class Resume(_OfEitherKeras):
         self, hook: str, original: Callable[..., Any], callbacks: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Calls a hook of this callback alone, or of all for the epoch in which `fit` resumes."""
-        if self not in callbacks.callbacks:
+        if self not in callbacks.callbacks:  # another fit: the hook is that of a class
             return original(callbacks, *args, **kwargs)
         is_next = self._goal is None or self._position.lengths == self._goal.lengths
         with self._closed_by_errors():
@@ -364,6 +389,7 @@ class Resume(_OfEitherKeras):
         self._mute_evaluation(True)
         lengths = goal.lengths[len(position.lengths) :]
         if lengths and position.batches >= lengths[0]:
+            # Data of unknown length: their end is all by which Keras ends the epoch.
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
         if self._unsaved is not None:
             with self._closed_by_errors():
@@ -380,7 +406,7 @@ class Resume(_OfEitherKeras):
             if not goal.done:
                 self._draws.end_replay(self._state.saved["random"], len(goal.lengths))
                 move_to(self._iterator, self._path, goal.consumed - consumed, self._lacking)
-        self._restore()
+        self._restore()  # last, because reading batches again draws from the generators
         self.model.stop_training = goal.stopped or goal.done
         self._schedule.saved(goal.steps)
 
@@ -400,6 +426,7 @@ class Resume(_OfEitherKeras):
             self._state.find_variables()
             self._finds_variables = False
         start_s, position = time.monotonic(), self._position
+        # A collective: a worker that saved after another step would wait for ever.
         keep_metrics_in_worker_0(self.model, are_sums=False)
         tensors = {}
         if not position.done:

@@ -1,10 +1,25 @@
 """A directory of checkpoints, each of which is complete or does not exist.
 
 A checkpoint is complete if it has a manifest, the list of its files with their checksums. Below the
-list is a checksum of the list itself::
+list, which is one line, is a checksum of that line::
 
-    {"name": "step-1000.0", "step": 1000, "metadata": {...}, "files": {"objects.index": "6b51…"}}
+    {"name": "step-000000001000.0", "step": 1000, "metadata": {...},
+     "files": {"objects.index": "6b51…"}}
     e3b0…
+
+The directory of a run that saves step 3000 and keeps two checkpoints::
+
+    .lock                          of the process that trains, until it closes or dies
+    step-000000001000.0/           deleted at the very end
+    step-000000002000.0/
+    .unfinished-step-…3000.0/      its files, then the manifest; all reach the disk
+    step-000000003000.0/           the same directory after one rename
+
+A kill before the rename leaves `.unfinished-…`, which the next manager deletes; one after
+it leaves a checkpoint too many, which the next save deletes. In an object store, which has
+neither renames of directories nor locks, the manifest is copied last: a checkpoint without
+it, or with a wrong checksum, is skipped. If step 3000 is then saved again, it gets the name
+`step-000000003000.1`, because the torn one still has the first.
 """
 
 from __future__ import annotations
@@ -185,6 +200,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         Raises:
             TrainingError: it cannot be written; see `save`.
         """
+        # Forgotten before `result` raises, so that one failure is reported once.
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -281,6 +297,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
                 f"Step {step} is to be saved in {self.directory}, where {good[-1]} is of a later "
                 "step. Restore the latest checkpoint and go on from its step, or delete it."
             )
+        # A damaged checkpoint of the same step keeps its name until a good one replaces it.
         attempts = [attempt for at, attempt in map(_step_and_attempt, self._names()) if at == step]
         path = os.path.join(self.directory, f"step-{step:012d}.{max(attempts, default=-1) + 1}")
         return SavedCheckpoint(step, path, dict(metadata or {}))
@@ -363,6 +380,8 @@ def _publish(path: str, saved: SavedCheckpoint) -> None:
     _sync(os.path.join(path, _MANIFEST_FILE))
     _sync(path)
     os.rename(path, saved.path)
+    # Older checkpoints are deleted next: after a loss of power, a disk that had kept the
+    # deletion and not the rename would have no checkpoint at all.
     _sync(os.path.dirname(saved.path))
 
 
@@ -385,6 +404,7 @@ def _checked(directory: str) -> SavedCheckpoint:
         if checksum != _checksum(text).encode():
             raise ValueError(f"its {name} is damaged: the checksum differs")
         manifest = json.loads(text)
+        # A copy under another name would be resumed as if it were of that step.
         if manifest["name"] != os.path.basename(directory):
             raise ValueError(f"its {name} is that of {manifest['name']}")
         for name, expected in manifest["files"].items():

@@ -1,8 +1,20 @@
 """Random state of all generators that a training draws from, and state that no checkpoint has.
 
-The places of generators differ: Python's and NumPy's are in their modules, TensorFlow's in a global
-variable and in the seeds that it gives to single operations, each Keras's in a variable. Generators
-of layers have variables too, which `variables_of` finds.
+Where a generator keeps its state decides how a checkpoint gets it::
+
+    generator                                 its state                  in a checkpoint
+    random, numpy.random                      in the module              random_state
+    TensorFlow's global generator             a variable, made late      random_state
+    seeds of TensorFlow's single operations   a counter of the process   random_state
+    keras.random without a seed               a variable, made late      random_state
+    Keras 3's Dropout, tf.random.Generator    a variable of the layer    variables_of
+    Keras 2's Dropout, tf.random.uniform      hidden in a kernel         nowhere
+
+Nothing can save the last kind, and a user's counter in a global `tf.Variable` is in no object that
+a checkpoint knows. Such a fit resumes with other numbers, and nothing fails. So `Unsaved` compares
+the process before and after the first step. If the step has traced `tf.random.uniform` in
+`augment/noise`, and has raised the variable `seen` from 0 to 1, the log names `augment/noise` and
+`seen` while the first run can still be mended, and not only after it was killed.
 """
 
 import contextlib
@@ -84,7 +96,8 @@ def set_random_state(model: Any, state: Mapping[str, Any], *, in_all_workers: bo
     """
     if not (in_all_workers or is_chief()):
         return
-    # What the other run had is made where it is missing, which draws from Python's generator.
+    # What the other run had is made where it is missing. That draws from Python's generator,
+    # and so comes before any state is set.
     if state.get(_GLOBAL) is not None:
         tf.random.get_global_generator()
     if state.get(_KERAS) is not None and is_keras_3(model):
@@ -178,6 +191,7 @@ class Unsaved:
 
 def _others(saved: Iterable[Any] = ()) -> list[Any]:
     # A variable of several replicas, or with another dtype, wraps further variables.
+    # By identity, as `==` of variables compares their values.
     ids = {id(part) for each in saved for part in (each, *_wrapped(each))}
     # A set of classes is the fastest question that can be asked of a million objects.
     kinds, found = set(), [tf.Variable]
@@ -234,6 +248,7 @@ def _places_of_draws(operations: Iterable[tuple[str, str]]) -> list[str]:
     find, found = internals.TF_FIND_OP.get(), set()
     for name, kind in operations:
         op = find(kind)
+        # Ops that draw have the attribute; those that are stateful too hide how far they are.
         if op is not None and op.is_stateful and "seed2" in {each.name for each in op.attr}:
             found.add(name.rpartition("/")[0].removesuffix("/random_uniform") or name)
     return sorted(found)

@@ -1,4 +1,22 @@
-"""The position of a `fit` in its data: the state of an iterator, else a number of batches."""
+"""The position of a `fit` in its data: the state of an iterator, else a number of batches.
+
+Three epochs of four batches, killed after the second batch of epoch 2::
+
+    data.shuffle(100).repeat()                      one iterator for all epochs. Its state has
+    with steps_per_epoch=4                          the rows in the buffer and the number of
+                                                    seeds drawn: set it, read nothing again.
+    data.shuffle(100)                               an iterator for each epoch, whose shuffle
+                                                    draws a seed when it begins. How often the
+                                                    *dataset* has drawn is in no state: make
+                                                    both iterators, read a batch of the first
+                                                    (now it has drawn) and two of the second.
+    a generator, a strategy's dataset               no state at all: batches are counted;
+                                                    `_draws` sets Python's generators.
+
+The second way repeats the history of the dataset, and so is right for any data that give
+the same rows when they are read again. The first is faster, and wrong as soon as a state
+lacks draws. `move_to` therefore counts them, and takes the second way if any are missing.
+"""
 
 import logging
 from typing import Any
@@ -38,6 +56,8 @@ def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) 
     is_last_pass = is_last or consumed > batches
     if not (isinstance(iterator, tf.data.Iterator) and (is_last_pass or _is_endless(iterator))):
         return {}
+    # Other policies leave out the state of Python code and of stateful ops: a resumed fit would
+    # read other rows.
     fails = tf.data.experimental.ExternalStatePolicy.FAIL
     try:
         state = tf.raw_ops.SerializeIterator(
