@@ -27,20 +27,12 @@ PAGES = {
 }
 WIDE = {"broken-models.md"}  # its tables take the place of the table of contents
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
-SUBJECTS = {
-    "baseline": "The model that serves now",
+SUBJECTS = {  # whose titles say more than the name of their file
     "evaluator": "The Evaluator",
-    "examples": "Golden outputs and labels",
-    "features": "Features",
-    "files": "Files",
     "graph": "The graph",
     "parity": "Converted and quantised models",
-    "predictions": "Predictions",
     "probing": "Rows that the first examples do not show",
     "quality": "The quality of the predictions",
-    "serving": "Serving",
-    "signatures": "Signatures",
-    "state": "State",
     "tflite": "TFLite models",
 }
 
@@ -97,7 +89,8 @@ def checks_page() -> str:
     for check in all_checks():
         by_subject.setdefault(check.function.__module__.rpartition(".")[2], []).append(check)
     for subject, checks in by_subject.items():
-        parts.append(f"## {SUBJECTS[subject]}\n")
+        title = SUBJECTS.get(subject, subject.capitalize())
+        parts.append(f"## {title}\n")
         for check in checks:
             needs = ", ".join(f"[`{name}`](#{name})" for name in check.needs)
             parts.append(f"### {check.name}\n\n**{check.summary}**\n")

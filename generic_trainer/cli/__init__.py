@@ -126,7 +126,9 @@ def outcome_of_run(words: Sequence[str]) -> dict[str, Any]:
 
 def command_parser(names: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
     """Returns the parser of some commands; documents are made from that of all."""
-    parser = argparse.ArgumentParser(prog="generic-trainer", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="generic-trainer", description="Trains, checks and publishes models of TensorFlow."
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for name in names:

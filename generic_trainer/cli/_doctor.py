@@ -79,17 +79,16 @@ class Observation:
 
 def add_to(commands: Any) -> None:
     """Adds the command to the program."""
-    add_command(commands, _doctor)
+    parser = add_command(
+        commands,
+        _doctor,
+        "Show versions, Keras mode, GPUs, and missing packages with their remedies",
+        "Imports each package that GenericTrainer needs, in another process.",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Show versions, Keras mode, GPUs, and missing packages with their remedies.
-
-    Imports each package that GenericTrainer needs, in another process.
-
-    Options:
-        --json: print the findings as JSON
-    """
     print("Importing TensorFlow and what else is needed ...", file=sys.stderr, flush=True)
     observations = list(examine())
     if options.json:

@@ -12,6 +12,28 @@ _SPLIT = "Split-"
 _DRY_EXAMPLES = 10
 
 
+def add_examples_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that name the examples, and those of the steps that read them."""
+    parser.add_argument(
+        "--examples",
+        metavar="DIR",
+        help="output of an ExampleGen or Transform: Split-*/; or a .csv file, of which a third of "
+        "the rows is for evaluation, chosen by a hash of the row as in CsvExampleGen",
+    )
+    parser.add_argument(
+        "--train", metavar="GLOB", help="TFRecords of tf.Examples to train on, or a .csv file"
+    )
+    parser.add_argument(
+        "--eval", metavar="GLOB", help="TFRecords of tf.Examples to evaluate on, or a .csv file"
+    )
+    parser.add_argument(
+        "--train-steps", metavar="N", type=int, help="fn_args.train_steps; default: one pass"
+    )
+    parser.add_argument(
+        "--eval-steps", metavar="N", type=int, help="fn_args.eval_steps; default: one pass"
+    )
+
+
 def written_examples(
     options: argparse.Namespace, table: Table | None, folder: str
 ) -> dict[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from generic_trainer._core.texts import did_you_mean
@@ -13,7 +14,15 @@ _FIELDS = ("name", "summary", "explanation", "how_to_silence", "needs", "is_advi
 
 def add_to(commands: Any) -> None:
     """Adds the command to the program."""
-    add_command(commands, _explain, check={"nargs": "?", "completer": lambda **_: _checks()})
+    parser = add_command(
+        commands,
+        _explain,
+        "Explain a check: its reason, an example that fails, how to silence it",
+        "Explains a check of a report. Without a name: the list of all checks.",
+    )
+    check = parser.add_argument("check", metavar="CHECK", nargs="?", help="its name in a report")
+    check.completer = lambda **_: _checks()  # type: ignore[attr-defined]  # of argcomplete
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def _checks() -> dict[str, Any]:
@@ -23,14 +32,8 @@ def _checks() -> dict[str, Any]:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    """Explain a check: its reason, an example that fails, how to silence it.
-
-    Explains a check of a report. Without a name: the list of all checks.
-
-    Options:
-        check CHECK: its name in a report
-        --json: print it as JSON
-    """
+    if sys.flags.optimize > 1:
+        raise ConfigurationError("python -OO removes the texts of the checks: run it without -OO")
     checks = _checks()
     if options.check and options.check not in checks:
         raise ConfigurationError(

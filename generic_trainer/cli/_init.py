@@ -29,22 +29,36 @@ _LINE = 80
 
 def add_to(commands: Any) -> None:
     """Adds the command to the program."""
-    add_command(commands, _init, **{"from": {"dest": "table"}})
+    parser = add_command(
+        commands,
+        _init,
+        "Write a small working project: module file, pipeline, test, data",
+        "Writes a project that trains as it is: for a CSV file of yours, or for a sample, to "
+        "put your own data and model into.",
+    )
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        help="directory of the project; existing files are not overwritten",
+    )
+    parser.add_argument(
+        "--from",
+        metavar="FILE",
+        dest="table",
+        help="a .csv file, which is copied to DIR/data as UTF-8 with commas",
+    )
+    parser.add_argument(
+        "--label", metavar="COLUMN", help="the column of the file to predict: numbers, or classes"
+    )
+    parser.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="schema.pbtxt that decides which columns of the file are numbers",
+    )
+    parser.add_argument("--json", action="store_true", help="print the files' names as JSON")
 
 
 def _init(options: argparse.Namespace) -> int:
-    """Write a small working project: module file, pipeline, test, data.
-
-    Writes a project that trains as it is: for a CSV file of yours, or for a sample, to put your own
-    data and model into.
-
-    Options:
-        directory DIR: directory of the project; existing files are not overwritten
-        --from FILE: a .csv file, which is copied to DIR/data as UTF-8 with commas
-        --label COLUMN: the column of the file to predict: numbers, or classes
-        --schema FILE: schema.pbtxt that decides which columns of the file are numbers
-        --json: print the files' names as JSON
-    """
     if bool(options.table) != bool(options.label) or (options.schema and not options.table):
         raise ConfigurationError("--from and --label go together, and --schema with both")
     require_files(**{"from": options.table, "schema": options.schema})

@@ -66,21 +66,22 @@ class _Warning:
 
 def add_to(commands: Any) -> None:
     """Adds the command to the program."""
-    add_command(commands, _migrate, files={"nargs": "+"})
+    parser = add_command(
+        commands,
+        _migrate,
+        "Replace TFX's Trainer with GenericTrainer in a pipeline",
+        "Shows the necessary changes of a pipeline as a diff, and lists parts of it and of its "
+        "module files that will be rejected. Exit status 1: it found some; 2: a file cannot be "
+        "read or written, and the others are done.",
+    )
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="pipelines and module files, .py or .ipynb"
+    )
+    parser.add_argument("--write", action="store_true", help="change the files")
+    parser.add_argument("--json", action="store_true", help="print diffs and warnings as JSON")
 
 
 def _migrate(options: argparse.Namespace) -> int:
-    """Replace TFX's Trainer with GenericTrainer in a pipeline.
-
-    Shows the necessary changes of a pipeline as a diff, and lists parts of it and of its module
-    files that will be rejected. Exit status 1: it found some; 2: a file cannot be read or written,
-    and the others are done.
-
-    Options:
-        files FILE: pipelines and module files, .py or .ipynb
-        --write: change the files
-        --json: print diffs and warnings as JSON
-    """
     read, failed = _read(options.files)
     warnings = {source.path: list(source.warnings()) for source in read}
     if read and not any(source.is_known for source in read):

@@ -1,51 +1,33 @@
-"""Options of the commands: declared in docstrings, checked before TensorFlow is imported."""
+"""Declaring commands, and checks of their options before TensorFlow is imported."""
 
 import argparse
-import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.errors import ConfigurationError, raise_problems
 
-_OPTION = re.compile(r"(?ms)^    (\S.*?): (.+?)$(?=\n    \S|\Z)")
-
 
 def add_command(
-    commands: Any, run: Callable[[argparse.Namespace], int], **settings: Mapping[str, Any]
-) -> None:
-    """Adds a command that its function declares: the docstring is the help, as in this example.
-
-    ::
-
-        The line in the list of commands.
-
-        The description of the command.
-
-        Options:
-            name NAME: a positional argument
-            --language CODE: an option
-            --loud: a flag
+    commands: Any, run: Callable[[argparse.Namespace], int], summary: str, description: str
+) -> argparse.ArgumentParser:
+    """Adds a command and returns its parser, to which the caller adds the options.
 
     Args:
         commands: the subparsers of the program.
         run: `_name`, a function that runs the command and returns the exit status.
-        **settings: option → further arguments of `add_argument`, and `completer` of argcomplete.
+        summary: the line in the list of commands.
+        description: the paragraph above the options in the help.
     """
-    summary, description, options = (inspect.getdoc(run) or "").split("\n\n")
     name = run.__name__.strip("_")
-    parser = commands.add_parser(name, help=summary.rstrip("."), description=description)
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=description
+    )
     parser.set_defaults(run=run, parser=parser)
-    for words, text in _OPTION.findall(options):
-        word, _, metavar = words.partition(" ")
-        keywords: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
-        keywords.update(settings.get(word.strip("-").replace("-", "_"), {}))
-        completer = keywords.pop("completer", None)
-        action = parser.add_argument(word, help=" ".join(text.split()), **keywords)
-        action.completer = completer
+    return parser
 
 
 def reject_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> None:

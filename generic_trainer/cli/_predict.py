@@ -25,23 +25,33 @@ _STDIN = "-"
 
 def add_to(commands: Any) -> None:
     """Adds the command to the program."""
-    add_command(commands, _predict, rows={"nargs": "?", "default": _STDIN})
+    parser = add_command(
+        commands,
+        _predict,
+        "Print the predictions of a published model for rows of a table",
+        "Prints a line for each row, as CSV under the names of the model's outputs. The model "
+        "is called with tf.Examples of the columns that it uses, as a server calls it; other "
+        "columns are ignored. Its operations run in this process, without the confinement of "
+        "the checks.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="local directory with saved_model.pb")
+    parser.add_argument(
+        "rows",
+        metavar="ROWS",
+        nargs="?",
+        default=_STDIN,
+        help="a CSV file with a first line of names, or JSON objects, one in a line; default: "
+        "standard input",
+    )
+    parser.add_argument(
+        "--signature", metavar="NAME", help="signature to call (default: serving_default)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print each prediction as a line of JSON"
+    )
 
 
 def _predict(options: argparse.Namespace) -> int:
-    """Print the predictions of a published model for rows of a table.
-
-    Prints a line for each row, as CSV under the names of the model's outputs. The model is called
-    with tf.Examples of the columns that it uses, as a server calls it; other columns are ignored.
-    Its operations run in this process, without the confinement of the checks.
-
-    Options:
-        model MODEL: local directory with saved_model.pb
-        rows ROWS: a CSV file with a first line of names, or JSON objects, one in a line; default:
-            standard input
-        --signature NAME: signature to call (default: serving_default)
-        --json: print each prediction as a line of JSON
-    """
     if is_remote(options.model):
         raise ConfigurationError(f"MODEL: {options.model} is remote: copy it to a local directory")
     require_model(Path(options.model))

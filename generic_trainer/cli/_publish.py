@@ -12,7 +12,11 @@ from generic_trainer._entry_points import may_define
 from generic_trainer._run.store import KeptExport
 from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.cli._run import new_directories
-from generic_trainer.cli._validate import TIMEOUT, require_writable_html, show_report
+from generic_trainer.cli._validate import (
+    add_report_options,
+    require_writable_html,
+    show_report,
+)
 from generic_trainer.errors import ExportError
 from generic_trainer.user_code import bundle_module_file
 from generic_trainer.validation import Checker, ServingContract
@@ -20,29 +24,41 @@ from generic_trainer.validation import Checker, ServingContract
 
 def add_to(commands: Any) -> None:
     """Adds the command to the program."""
-    add_command(commands, _publish, timeout=TIMEOUT)
+    parser = add_command(
+        commands,
+        _publish,
+        "Check the export of a failed run again, and publish it without training",
+        "Checks the export of a run that failed its last check again: with another contract, or "
+        "exported anew from its checkpoint by export_fn of a repaired module. If it meets the "
+        "pipeline's contract, the next run of the node with the same inputs, code (or repaired "
+        "module) and hyperparameters publishes it without training; with --output, this command "
+        "does.",
+    )
+    parser.add_argument(
+        "directory", metavar="RUN", help="directory of the failed run: .../model_run/7.failed"
+    )
+    parser.add_argument(
+        "--contract",
+        metavar="FILE",
+        help="YAML or JSON file of a ServingContract, instead of the pipeline's contract",
+    )
+    parser.add_argument(
+        "--module-file",
+        metavar="FILE",
+        help="Python file whose export_fn exports the model anew, from the checkpoint in "
+        "fn_args.checkpoint_dir",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        help="publish at once, as DIR/model/N/Format-Serving, without a pipeline; the --output of "
+        "`generic-trainer run`, or another directory on the same file system",
+    )
+    add_report_options(parser)
 
 
 @file_errors_as(ExportError, "The kept export could not be published")
 def _publish(options: argparse.Namespace) -> int:
-    """Check the export of a failed run again, and publish it without training.
-
-    Checks the export of a run that failed its last check again: with another contract, or exported
-    anew from its checkpoint by export_fn of a repaired module. If it meets the pipeline's contract,
-    the next run of the node with the same inputs, code (or repaired module) and hyperparameters
-    publishes it without training; with --output, this command does.
-
-    Options:
-        directory RUN: directory of the failed run: .../model_run/7.failed
-        --contract FILE: YAML or JSON file of a ServingContract, instead of the pipeline's contract
-        --module-file FILE: Python file whose export_fn exports the model anew, from the checkpoint
-            in fn_args.checkpoint_dir
-        --output DIR: publish at once, as DIR/model/N/Format-Serving, without a pipeline; the
-            --output of `generic-trainer run`, or another directory on the same file system
-        --timeout SECONDS: for a check (default: %(default)g)
-        --json: print the report as JSON
-        --html FILE: also write the report as an HTML page, and the failing examples beside it
-    """
     require_files(RUN=options.directory, contract=options.contract, module_file=options.module_file)
     require_writable_html(options)
     changes = {"contract": ServingContract.from_yaml(options.contract)} if options.contract else {}

@@ -23,7 +23,12 @@ from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE, SERVING_MODEL_DIR
 from generic_trainer._entry_points import RUN_FN, may_define
 from generic_trainer._run.store import with_run_key
 from generic_trainer.cli._csv import read_csv, types_of_schema, write_schema
-from generic_trainer.cli._examples import csv_files_of, splits_of, written_examples
+from generic_trainer.cli._examples import (
+    add_examples_options,
+    csv_files_of,
+    splits_of,
+    written_examples,
+)
 from generic_trainer.cli._fn_args import (
     empty_cells_in,
     keep_empty_cells,
@@ -49,53 +54,84 @@ _FILES = (
 
 def add_to(commands: Any) -> None:
     """Adds the command to the program."""
-    add_command(
+    parser = add_command(
         commands,
         _run,
-        train_steps={"type": int},
-        eval_steps={"type": int},
-        tracking={"action": "append", "default": []},
+        "Train with a module file, without a pipeline, and publish the model",
+        "Trains with run_fn of a module file, or with its trial or trainer_fn, checks the "
+        "export and publishes it as OUTPUT/model/N/Format-Serving; log and report are in "
+        "OUTPUT/model_run/N. The same command continues a run that was killed. Exit status: 1 "
+        "wrong user code, 2 wrong call or data, 74 full disk, 126 the export fails its checks, "
+        "127 hang, 128 out of memory, 143 lost worker.",
+    )
+    parser.add_argument(
+        "module_file",
+        metavar="MODULE_FILE",
+        help="Python file with run_fn, trainer_fn or a trial; a trial that reads its own data "
+        "needs no examples",
+    )
+    parser.add_argument("--output", metavar="DIR", help="directory of models and logs")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="train two steps on ten examples of each split, export and check, and keep nothing",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the outcome as one line of JSON, the last line"
+    )
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="also show what TensorFlow's C++ code says below the level of errors",
+    )
+    add_examples_options(parser)
+    parser.add_argument(
+        "--label",
+        metavar="FEATURE",
+        help="feature that the model predicts, and that is absent when it serves: the report "
+        "compares predictions with it",
+    )
+    parser.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="schema.pbtxt of the examples; that of a .csv file is inferred, and one that is given "
+        "decides which columns are numbers",
+    )
+    parser.add_argument(
+        "--transform-graph", metavar="DIR", help="output of Transform: transform_fn/"
+    )
+    parser.add_argument(
+        "--base-model", metavar="DIR", help="SavedModel to start from, and to compare with"
+    )
+    parser.add_argument(
+        "--hyperparameters", metavar="FILE", help="best_hyperparameters.txt of a Tuner"
+    )
+    parser.add_argument("--custom-config", metavar="JSON", help="fn_args.custom_config")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="YAML file of fn_args.custom_config, such as Determined's const.yaml",
+    )
+    parser.add_argument("--contract", metavar="FILE", help="YAML or JSON file of a ServingContract")
+    parser.add_argument("--eval-config", metavar="FILE", help="the Evaluator's tfma.EvalConfig")
+    parser.add_argument(
+        "--distribution", metavar="JSON", help='such as \'{"launcher": "local", "num_workers": 2}\''
+    )
+    parser.add_argument(
+        "--tracking",
+        metavar="TRACKER[:URI]",
+        action="append",
+        default=[],
+        help="such as mlflow:http://host:5000, or JSON of a Tracking; may be given several times",
+    )
+    parser.add_argument(
+        "--sign-with",
+        metavar="FILE",
+        help="private key that signs the model, for `generic-trainer verify`",
     )
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Train with a module file, without a pipeline, and publish the model.
-
-    Trains with run_fn of a module file, or with its trial or trainer_fn, checks the export and
-    publishes it as OUTPUT/model/N/Format-Serving; log and report are in OUTPUT/model_run/N. The
-    same command continues a run that was killed. Exit status: 1 wrong user code, 2 wrong call or
-    data, 74 full disk, 126 the export fails its checks, 127 hang, 128 out of memory, 143 lost
-    worker.
-
-    Options:
-        module_file MODULE_FILE: Python file with run_fn, trainer_fn or a trial; a trial that reads
-            its own data needs no examples
-        --output DIR: directory of models and logs
-        --dry-run: train two steps on ten examples of each split, export and check, and keep nothing
-        --json: print the outcome as one line of JSON, the last line
-        --verbose: also show what TensorFlow's C++ code says below the level of errors
-        --examples DIR: output of an ExampleGen or Transform: Split-*/; or a .csv file, of which a
-            third of the rows is for evaluation, chosen by a hash of the row as in CsvExampleGen
-        --train GLOB: TFRecords of tf.Examples to train on, or a .csv file
-        --eval GLOB: TFRecords of tf.Examples to evaluate on, or a .csv file
-        --train-steps N: fn_args.train_steps; default: one pass
-        --eval-steps N: fn_args.eval_steps; default: one pass
-        --label FEATURE: feature that the model predicts, and that is absent when it serves: the
-            report compares predictions with it
-        --schema FILE: schema.pbtxt of the examples; that of a .csv file is inferred, and one that
-            is given decides which columns are numbers
-        --transform-graph DIR: output of Transform: transform_fn/
-        --base-model DIR: SavedModel to start from, and to compare with
-        --hyperparameters FILE: best_hyperparameters.txt of a Tuner
-        --custom-config JSON: fn_args.custom_config
-        --config FILE: YAML file of fn_args.custom_config, such as Determined's const.yaml
-        --contract FILE: YAML or JSON file of a ServingContract
-        --eval-config FILE: the Evaluator's tfma.EvalConfig
-        --distribution JSON: such as '{"launcher": "local", "num_workers": 2}'
-        --tracking TRACKER[:URI]: such as mlflow:http://host:5000, or JSON of a Tracking; may be
-            given several times
-        --sign-with FILE: private key that signs the model, for `generic-trainer verify`
-    """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     outcome = outcome_of(options)
     if outcome["error"]:

@@ -23,8 +23,6 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-TIMEOUT = {"type": _seconds, "default": 600.0, "dest": "timeout_s"}
-_REPEATED = {"action": "append"}
 # Option → field of the contract.
 _SAME = "schema", "statistics", "transform_graph", "eval_config", "base_model"
 _FIELDS = dict(zip(_SAME, _SAME, strict=True)) | {
@@ -36,14 +34,74 @@ _FIELDS = dict(zip(_SAME, _SAME, strict=True)) | {
 
 def add_to(commands: Any) -> None:
     """Adds the command to the program."""
-    add_command(
+    parser = add_command(
         commands,
         _validate,
-        models={"nargs": "+"},
-        example=_REPEATED,
-        signature=_REPEATED,
-        label=_REPEATED,
-        timeout=TIMEOUT,
+        "Check whether an exported model works downstream",
+        "Checks a SavedModel or a TFLite model in a separate process; the model is never changed.",
+    )
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="+",
+        help="directory with saved_model.pb or a TFLite model, or a TFLite file; of two, the "
+        "second is compared with the first as well",
+    )
+    parser.add_argument("--contract", metavar="FILE", help="YAML or JSON file of a ServingContract")
+    parser.add_argument(
+        "--examples", metavar="GLOB", help="TFRecords of real eval tf.Examples, or their directory"
+    )
+    parser.add_argument(
+        "--example",
+        metavar="FILE",
+        action="append",
+        help="a tf.Example in text format, such as those beside a report; may be repeated",
+    )
+    parser.add_argument("--schema", metavar="FILE", help="schema of the examples (schema.pbtxt)")
+    parser.add_argument(
+        "--statistics", metavar="GLOB", help="statistics of the examples (FeatureStats.pb)"
+    )
+    parser.add_argument(
+        "--transform-graph", metavar="DIR", help="TransformGraph artifact, to compare vocabularies"
+    )
+    parser.add_argument("--eval-config", metavar="FILE", help="the Evaluator's tfma.EvalConfig")
+    parser.add_argument("--base-model", metavar="DIR", help="SavedModel to compare with")
+    parser.add_argument(
+        "--source",
+        metavar="DIR",
+        help="SavedModel that the model was converted or quantised from, whose predictions it must "
+        "have",
+    )
+    parser.add_argument(
+        "--signature",
+        metavar="NAME",
+        action="append",
+        help="signature that must exist; may be repeated (default: those of the contract)",
+    )
+    parser.add_argument(
+        "--label",
+        metavar="FEATURE",
+        action="append",
+        help="feature that is absent when the model serves; may be repeated",
+    )
+    add_report_options(parser)
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a command that runs the checks and shows their report."""
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        dest="timeout_s",
+        type=_seconds,
+        default=600.0,
+        help="for a check (default: %(default)g)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="also write the report as an HTML page, and the failing examples beside it",
     )
 
 
@@ -101,30 +159,6 @@ def validate(
 
 
 def _validate(options: argparse.Namespace) -> int:
-    """Check whether an exported model works downstream.
-
-    Checks a SavedModel or a TFLite model in a separate process; the model is never changed.
-
-    Options:
-        models MODEL: directory with saved_model.pb or a TFLite model, or a TFLite file; of two, the
-            second is compared with the first as well
-        --contract FILE: YAML or JSON file of a ServingContract
-        --examples GLOB: TFRecords of real eval tf.Examples, or their directory
-        --example FILE: a tf.Example in text format, such as those beside a report; may be repeated
-        --schema FILE: schema of the examples (schema.pbtxt)
-        --statistics GLOB: statistics of the examples (FeatureStats.pb)
-        --transform-graph DIR: TransformGraph artifact, to compare vocabularies
-        --eval-config FILE: the Evaluator's tfma.EvalConfig
-        --base-model DIR: SavedModel to compare with
-        --source DIR: SavedModel that the model was converted or quantised from, whose predictions
-            it must have
-        --signature NAME: signature that must exist; may be repeated (default: those of the
-            contract)
-        --label FEATURE: feature that is absent when the model serves; may be repeated
-        --timeout SECONDS: for a check (default: %(default)g)
-        --json: print the report as JSON
-        --html FILE: also write the report as an HTML page, and the failing examples beside it
-    """
     for model in options.models:
         if not is_remote(model):
             require_model(Path(model))

@@ -20,21 +20,27 @@ from generic_trainer.validation import signature_problem
 
 def add_to(commands: Any) -> None:
     """Adds the command to the program."""
-    add_command(commands, _verify, key={"required": True})
+    parser = add_command(
+        commands,
+        _verify,
+        "Verify the signature of a published model",
+        "Compares every file with the signature in model.sig, which "
+        "GenericTrainer(sign_with=...) or `generic-trainer run --sign-with` has written, and "
+        "names changed, missing and added files. The exit status is 1 if there are any. The "
+        "model is not loaded.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="local directory of the model: .../Format-Serving, or a copy of it",
+    )
+    parser.add_argument(
+        "--key", metavar="FILE", required=True, help="the public key, in PEM format"
+    )
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
 def _verify(options: argparse.Namespace) -> int:
-    """Verify the signature of a published model.
-
-    Compares every file with the signature in model.sig, which GenericTrainer(sign_with=...) or
-    `generic-trainer run --sign-with` has written, and names changed, missing and added files. The
-    exit status is 1 if there are any. The model is not loaded.
-
-    Options:
-        model MODEL: local directory of the model: .../Format-Serving, or a copy of it
-        --key FILE: the public key, in PEM format
-        --json: print the outcome as JSON
-    """
     require_files(MODEL=options.model, key=options.key)
     if is_remote(options.model):
         raise ConfigurationError(f"MODEL: {options.model} is remote: copy it to a local directory")

@@ -18,9 +18,8 @@ from generic_trainer._core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from generic_trainer._core.records import read_records
-    from generic_trainer.validation._check import Result
+    from generic_trainer.validation._check import Result, all_checks
     from generic_trainer.validation._checker import Checker, validate_saved_model
-    from generic_trainer.validation._checks import all_checks
     from generic_trainer.validation._contract import ServingContract, SignatureSpec
     from generic_trainer.validation._manifest import write_manifest
     from generic_trainer.validation._report import ValidationReport, print_report
@@ -43,9 +42,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_check": "Result",
+        "_check": "Result all_checks",
         "_checker": "Checker validate_saved_model",
-        "_checks": "all_checks",
         "_contract": "ServingContract SignatureSpec",
         "_manifest": "write_manifest",
         # The last three are for programs that keep, compare and extend reports.

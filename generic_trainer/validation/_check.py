@@ -14,11 +14,14 @@ if it does not apply::
         if ...:
             yield fail("...", remedy="...")
 
-`generic-trainer explain` and the documents show the docstring.
+That registers it: contracts, reports, `generic-trainer explain` and the documents have no other
+list. The last two show the docstring. Checks of a file run in the order of their definition;
+`after` has one follow a check of another file instead.
 """
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import re
 import time
@@ -138,6 +141,8 @@ class Check:
         explanation: the reason, and an example that fails; paragraphs of Markdown.
         function: yields the findings.
         needs: checks that must pass before this one can run.
+        after: the check that it directly follows; by default the one above it in its file, and for
+            the first of a file None: the end. An empty string starts the list.
         is_advisory: whether its worst is a warning, even if the process dies of it.
         formats: of the exports that it checks: SavedModels; those in another format; `"any"`, of
             which the contract requires only that they exist.
@@ -150,6 +155,7 @@ class Check:
     explanation: str
     function: CheckFunction
     needs: tuple[str, ...] = ()
+    after: str | None = None
     is_advisory: bool = False
     formats: tuple[Format, ...] = ("saved_model",)
     decided_by: Decider = "weights"
@@ -195,8 +201,27 @@ def check(**arguments: Any) -> Callable[[CheckFunction], Check]:
 
     def decorate(function: CheckFunction) -> Check:
         name = function.__name__
+        order: dict[str, Any] = {}
         summary, _, explanation = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
-        CHECKS[name] = Check(name, summary, explanation, function, **arguments)
+        for above in CHECKS.values():
+            if above.function.__module__ == function.__module__:
+                order["after"] = above.name
+        CHECKS[name] = Check(name, summary, explanation, function, **order | arguments)
         return CHECKS[name]
 
     return decorate
+
+
+def all_checks() -> tuple[Check, ...]:
+    """Returns every check, in the order in which they run on a SavedModel."""
+    # By name and not before they are needed: they import this module, and NumPy.
+    importlib.import_module(f"{__package__}._checks")
+    followers: dict[str | None, list[Check]] = {}
+    for each in CHECKS.values():
+        followers.setdefault(each.after, []).append(each)
+    ordered: list[Check] = []
+    waiting = [*reversed(followers.get(None, [])), *followers[""]]
+    while waiting:
+        ordered.append(waiting.pop())
+        waiting += reversed(followers.get(ordered[-1].name, []))
+    return tuple(ordered)

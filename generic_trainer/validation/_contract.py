@@ -18,6 +18,7 @@ from pydantic_core import core_schema
 from generic_trainer._core.options import AtLeastZero, Expected, Options, Positive, options
 from generic_trainer._core.texts import describe, did_you_mean, parse_proto, parse_yaml, shown
 from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.validation._check import all_checks
 from generic_trainer.validation._op_registries import minor_of, minors
 
 Severity = Literal["fail", "warn", "skip"]
@@ -25,20 +26,6 @@ Severity = Literal["fail", "warn", "skip"]
 SOURCES = (
     "examples", "schema", "statistics", "transform_graph", "eval_config", "base_model",
     "source_model",
-)  # fmt: skip
-# Every check, in the order in which they run. A function of `_checks` has the name of its check.
-CHECK_NAMES = (
-    "presence", "inputs_read", "manifest_matches", "other_formats", "format_consumers", "leftovers",
-    "parses", "fingerprint", "serve_tag", "tensorflow_version", "served_by", "signatures_exist",
-    "required_signatures", "signature_specs", "serialized_input", "batch_dimension", "output_shape",
-    "signature_tensors", "signature_methods", "composite_tensors", "schema_features",
-    "label_inputs", "unregistered_ops", "denied_ops", "python_ops", "file_ops", "absolute_paths",
-    "devices", "compiled_functions", "assets", "vocabularies", "variables_read", "variables_finite",
-    "eval_config", "eval_signatures", "loads", "scores", "output_per_row", "outputs_finite",
-    "outputs_vary", "outputs_utf8", "deterministic", "row_independence", "golden", "without_label",
-    "warmup", "latency", "memory", "eval_rows", "beats_constant", "without_optional", "schema_rows",
-    "observed_rows", "batch_sizes", "unforeseen_rows", "state_growth", "format_scores", "parity",
-    "eval_rehearsal", "session", "base_model",
 )  # fmt: skip
 _MODULES = {  # of protos
     "EvalConfig": "tensorflow_model_analysis.proto.config_pb2",
@@ -84,10 +71,14 @@ def _spec(value: Any) -> Any:
 
 
 def _known(severities: Mapping[str, Severity]) -> Mapping[str, Severity]:
-    unknown = [name for name in severities if name not in CHECK_NAMES]
-    listed = f"; the checks are {', '.join(CHECK_NAMES)}"
-    problems = [f"unknown check {shown(n)}{did_you_mean(n, CHECK_NAMES)}{listed}" for n in unknown]
-    raise_problems(ConfigurationError, "severities", [f"severities: {each}" for each in problems])
+    known = [check.name for check in all_checks()] if severities else []
+    problems = [
+        f"severities: unknown check {shown(name)}{did_you_mean(name, known)}; the checks are "
+        f"{', '.join(known)}"
+        for name in severities
+        if name not in known
+    ]
+    raise_problems(ConfigurationError, "severities", problems)
     return severities
 
 

@@ -1,5 +1,6 @@
 """Tests of `generic_trainer.cli.main`, for all commands alike, of `explain`, and of completion."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,6 +34,16 @@ def test_ctrl_c_is_one_sentence(
         "\ngeneric-trainer run: interrupted; start it again, and it resumes from its "
         "checkpoint, if there is one.\n"
     )
+
+
+def test_commands_need_no_docstrings(tmp_path: Path) -> None:
+    bare = ["-OO", "-m", "generic_trainer.cli"]  # -OO removes docstrings
+    assert run_python(*bare, "--help").stdout == run_python(*bare[1:], "--help").stdout
+    assert "--from FILE" in run_python(*bare, "init", "--help").stdout
+    made = json.loads(run_python(*bare, "init", tmp_path / "project", "--json").stdout)
+    assert [path for path in made if not Path(path).is_file()] == []
+    refused = subprocess.run([sys.executable, *bare, "explain"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "-OO" in refused.stderr
 
 
 def test_a_check_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,15 @@
 """The list of checks."""
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
-from generic_trainer.validation import all_checks
+import pytest
+
+from generic_trainer import cli
+from generic_trainer.errors import ConfigurationError
+from generic_trainer.validation import ServingContract, _check, all_checks
 from generic_trainer.validation._check import CHECKS as REGISTERED
-from generic_trainer.validation._contract import CHECK_NAMES
 from tests.validation import broken_evaluations, broken_rows
 
 CHECKS = all_checks()
@@ -13,10 +18,27 @@ NAMES = [check.name for check in CHECKS]
 OF_TFLITE = {"other_formats", "format_consumers", "format_scores", "parity"}
 
 
-def test_names_are_plain_and_unique_and_known_to_a_contract() -> None:
+def test_names_are_plain_and_unique_and_registered() -> None:
     assert len(NAMES) == len(set(NAMES))
     assert all(re.fullmatch(r"[a-z_0-9]+", name) for name in NAMES)
-    assert set(CHECK_NAMES) == set(REGISTERED)
+    assert set(NAMES) == set(REGISTERED)  # an `after` of an unknown check would lose one
+
+
+def test_registering_a_check_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    @_check.check(needs=("scores",))
+    def no_drift(model: Any) -> Iterator[_check.Finding]:
+        """The scores are those of last week."""
+        yield from ()
+
+    try:
+        assert [known.name for known in all_checks()] == [*NAMES, "no_drift"]
+        ServingContract(severities={"no_drift": "warn"})
+        assert cli.main(["explain", "no_drift"]) == 0
+        assert "The scores are those of last week." in capsys.readouterr().out
+    finally:
+        del REGISTERED["no_drift"]
+    with pytest.raises(ConfigurationError, match="no_drift"):
+        ServingContract(severities={"no_drift": "warn"})
 
 
 def test_every_check_is_explained_and_needs_only_what_ran_before_it() -> None:

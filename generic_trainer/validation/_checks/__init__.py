@@ -1,22 +1,16 @@
-"""All checks, in the order in which they run: cheap and fundamental ones come first."""
+"""The checks by subject, which register themselves, and those that an export gets."""
 
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 
-from generic_trainer.validation._check import CHECKS, Check, Format, Status
-from generic_trainer.validation._contract import CHECK_NAMES
+from generic_trainer.validation._check import CHECKS, Check, Format, Status, all_checks
 from generic_trainer.validation._model import ModelUnderTest
 
-__all__ = ["all_checks", "checks_for"]
+__all__ = ["checks_for"]
 
-for _subject in pkgutil.iter_modules(__path__):  # they register their checks
+for _subject in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_subject.name}")
-
-
-def all_checks() -> tuple[Check, ...]:
-    """Returns every check, in the order in which they run on a SavedModel."""
-    return tuple(CHECKS[name] for name in CHECK_NAMES)
 
 
 def checks_for(model: ModelUnderTest, done: Mapping[str, Status]) -> Iterator[Check]:

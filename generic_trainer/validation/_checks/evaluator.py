@@ -29,7 +29,7 @@ _BEAM = (
 )
 
 
-@check(needs=("inputs_read",), decided_by="code")
+@check(after="variables_finite", needs=("inputs_read",), decided_by="code")
 def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     """Labels, weights, slices, metrics and thresholds of the eval config make sense.
 
@@ -139,7 +139,7 @@ def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
         yield fail(f"{problem}: {subject}", remedy)
 
 
-@check(needs=("loads", "devices", "eval_signatures"))
+@check(after="parity", needs=("loads", "devices", "eval_signatures"))
 def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     """TFMA evaluates the model on a few examples, and every metric is a number.
 

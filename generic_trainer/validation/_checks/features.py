@@ -16,7 +16,7 @@ _TRANSFORM_ASSETS = "transform_fn/assets"  # inside a TransformGraph artifact
 _NAMES_REMEDY = "name inputs as the schema names features: the Evaluator feeds them by name"
 
 
-@check(needs=("signatures_exist", "inputs_read"), decided_by="code")
+@check(after="composite_tensors", needs=("signatures_exist", "inputs_read"), decided_by="code")
 def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
     """The features that the signatures read are in the schema and the examples, of the same types.
 
@@ -132,7 +132,7 @@ def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
             yield judge(message, "leave it out: it is not known when the model serves")
 
 
-@check(needs=("assets", "inputs_read"), decided_by="code")
+@check(after="assets", needs=("assets", "inputs_read"), decided_by="code")
 def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
     """Assets with the name of an asset of the transform graph are the same file.
 

@@ -44,7 +44,7 @@ _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-@check(formats=ANY, decided_by="code")
+@check(after="", formats=ANY, decided_by="code")
 def presence(model: ModelUnderTest) -> Iterator[Finding]:
     """The directory holds a SavedModel, or a model in another format.
 
@@ -137,7 +137,7 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
             yield judge(message, _MANIFEST_REMEDY)
 
 
-@check(needs=("presence",))
+@check(after="format_consumers", needs=("presence",))
 def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
     """saved_model.pb is below protobuf's 2 GB, and no file is left over from a broken save.
 
@@ -213,7 +213,7 @@ def fingerprint(model: ModelUnderTest) -> Iterator[Finding]:
         yield fail(message, "export again; if it was edited on purpose, delete fingerprint.pb")
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(after="compiled_functions", needs=("serve_tag",), decided_by="code")
 def assets(model: ModelUnderTest) -> Iterator[Finding]:
     """Every asset of the graph is there and not empty.
 
@@ -239,7 +239,7 @@ def assets(model: ModelUnderTest) -> Iterator[Finding]:
             yield warn(message, "see whether the vocabulary was complete at the export")
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(after="vocabularies", needs=("serve_tag",), decided_by="code")
 def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
     """Every variable is complete, and its checksum is right.
 

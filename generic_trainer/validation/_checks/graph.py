@@ -26,7 +26,7 @@ _FOREIGN = re.compile(r"/job:(?!localhost\b)\w+")
 _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
 
 
-@check(needs=("parses",), decided_by="code")
+@check(after="fingerprint", needs=("parses",), decided_by="code")
 def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
     """One MetaGraph is tagged exactly {serve}, which is what every consumer asks for.
 
@@ -99,7 +99,7 @@ def served_by(model: ModelUnderTest) -> Iterator[Finding]:
             )
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(after="label_inputs", needs=("serve_tag",), decided_by="code")
 def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
     """Every op is one of TensorFlow's own, in the TensorFlow that is installed here.
 

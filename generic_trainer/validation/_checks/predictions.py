@@ -35,7 +35,7 @@ _RANDOM = re.compile(
 )
 
 
-@check(needs=("loads", "devices", "signatures_exist", "inputs_read"))
+@check(after="loads", needs=("loads", "devices", "signatures_exist", "inputs_read"))
 def scores(model: ModelUnderTest) -> Iterator[Finding]:
     """Every signature scores a batch, an odd remainder of one, and single rows.
 

@@ -45,7 +45,7 @@ _NAN_REMEDY = "look for a division by zero, the log of zero, or missing values t
 _REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
 
 
-@check(needs=("scores",))
+@check(after="memory", needs=("scores",))
 def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """The first 1,000 eval examples are scored, in batches of up to 256.
 
@@ -71,7 +71,7 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip("nothing to test: probe_s is used up")
 
 
-@check(needs=("scores",), decided_by="rows")
+@check(after="beats_constant", needs=("scores",), decided_by="rows")
 def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
     """Examples score without features that are optional in schema or statistics, or that some lack.
 
@@ -148,7 +148,7 @@ def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _of_made_up(model, SchemaRows.allowed, remedy)
 
 
-@check(needs=("scores",), is_advisory=True)
+@check(after="batch_sizes", needs=("scores",), is_advisory=True)
 def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """Rows beyond the domains of the schema give numbers, and an empty batch gives no error.
 
@@ -172,7 +172,7 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _of_made_up(model, SchemaRows.unforeseen, remedy, is_certain=False)
 
 
-@check(needs=("scores",))
+@check(after="schema_rows", needs=("scores",))
 def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """Rows with values from the statistics, of features without a domain, give numbers.
 

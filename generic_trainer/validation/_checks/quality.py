@@ -19,7 +19,7 @@ _REMEDY = (
 )
 
 
-@check(needs=("scores",), is_advisory=True)
+@check(after="eval_rows", needs=("scores",), is_advisory=True)
 def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
     """Predictions for the eval examples are better than one constant answer to all of them.
 

@@ -44,7 +44,7 @@ _MAX_SECONDS = 0.5  # where the contract has a limit
 _SOME_SECONDS = 0.05
 
 
-@check(needs=("serve_tag", "file_ops"))
+@check(after="eval_signatures", needs=("serve_tag", "file_ops"))
 def loads(model: ModelUnderTest) -> Iterator[Finding]:
     """`tf.saved_model.load` loads the model elsewhere than where it was exported.
 
@@ -83,7 +83,7 @@ def _require_inputs(model: ModelUnderTest) -> None:
                 raise LookupError(f"signature {name!r} has no input for the placeholder {node!r}")
 
 
-@check(needs=("loads", "devices"), decided_by="rows")
+@check(after="without_label", needs=("loads", "devices"), decided_by="rows")
 def warmup(model: ModelUnderTest) -> Iterator[Finding]:
     """Every warm-up request of the model can be answered.
 
@@ -257,7 +257,7 @@ def _median_ms(signature: Any, example: dict[str, np.ndarray], most_s: float) ->
     return statistics.median(taken)
 
 
-@check(needs=("loads", "devices"), decided_by="rows")
+@check(after="eval_rehearsal", needs=("loads", "devices"), decided_by="rows")
 def session(model: ModelUnderTest) -> Iterator[Finding]:
     """A graph session scores as the Python object does.
 

@@ -23,7 +23,7 @@ _NOT_IN_JSON = ("complex64", "complex128")
 _NOT_IN_REST = ("float16", "bfloat16", "uint16")
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(after="served_by", needs=("serve_tag",), decided_by="code")
 def signatures_exist(model: ModelUnderTest) -> Iterator[Finding]:
     """The model has a signature.
 

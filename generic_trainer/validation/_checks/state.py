@@ -18,7 +18,7 @@ _INSERTS = re.compile(r"LookupTableInsert(V2)?")
 _REMEDY = "a server's memory grows until it is killed: serve without state, or bound it"
 
 
-@check(needs=("scores",))
+@check(after="unforeseen_rows", needs=("scores",))
 def state_growth(model: ModelUnderTest) -> Iterator[Finding]:
     """No table, queue or variable grows with the calls of a signature.
 

@@ -25,7 +25,7 @@ _TFMA_FILE = "tflite"  # the only file that TFMA reads for model_type "tf_lite"
 _LOADS_SAVED_MODELS = "it loads a SavedModel: export one as well, or remove the component"
 
 
-@check(needs=("presence",), formats=FORMATS)
+@check(after="manifest_matches", needs=("presence",), formats=FORMATS)
 def other_formats(model: ModelUnderTest) -> Iterator[Finding]:
     """Every TFLite model is whole, and its ops reach no files.
 
@@ -81,7 +81,7 @@ def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
         )
 
 
-@check(needs=("other_formats", "inputs_read"), formats=FORMATS)
+@check(after="state_growth", needs=("other_formats", "inputs_read"), formats=FORMATS)
 def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
     """TFLite models score rows, without NaN.
 
