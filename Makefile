@@ -33,7 +33,7 @@ test: setup ## run the default tests (ARGS="tests/user_code -k lazy" chooses)
 test-slow: setup ## run the slow tests, which `make test` leaves out
 	$(PY) -m pytest -m "slow and not campaign" --numprocesses $(WORKERS) --dist loadscope $(ARGS)
 
-campaigns: setup ## run the campaigns: kills, clusters, slots, resumes, inputs (ARGS="--changed-since TAG" chooses)
+campaigns: setup ## run the campaigns: kills, clusters, slots, resumes, inputs (ARGS="--changed-since COMMIT" chooses)
 	$(PY) -m pytest -m campaign --numprocesses $(WORKERS) --dist loadscope $(ARGS)
 
 test-all: setup ## run every test

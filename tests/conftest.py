@@ -6,9 +6,11 @@ import contextlib
 import gc
 import importlib.abc
 import os
+import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,9 @@ SHARE_NOTHING = {
 
 # Slow tests that share a cluster of Ray, or a run of the penguin pipeline, which takes a minute.
 SHARED = re.compile(r"ray|test_penguin(?!.*beam)")
+
+# Campaigns of inputs, kills and resumes.
+COME_FIRST = "tests/test_campaigns.py", "tests/training/resume/test_resume_campaign.py"
 
 # Before TensorFlow is imported: its start-up chatter would hide what a test has to say.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -93,16 +98,35 @@ def no_kept_fork_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     engines.add_options(parser)
-    parser.addoption("--changed-since", metavar="TAG", help="only campaigns of rooms that changed")
+    parser.addoption("--changed-since", metavar="COMMIT", help="only campaigns of changed rooms")
+    parser.addoption("--rotate", metavar="SEED", help="campaigns in an order that differs by seed")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     engines.deselect(config, items)
-    if tag := config.getoption("--changed-since"):
-        changed = changed_rooms(tag)
+    if commit := config.getoption("--changed-since"):
+        changed = changed_rooms(commit)
         unchanged = [item for item in items if not _rooms_of(item) & changed]
         items[:] = [item for item in items if _rooms_of(item) & changed]
         config.hook.pytest_deselected(items=unchanged)
+    if seed := config.getoption("--rotate"):
+        rotate(items, seed)
+
+
+def rotate(items: list[pytest.Item], seed: str) -> None:
+    """Shuffles campaigns of which only the first ones may have the time to run.
+
+    Those of `COME_FIRST` come first, and one of each function before its other parameters.
+    """
+    random.Random(seed).shuffle(items)
+    turns: Counter[str] = Counter()
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        function = item.nodeid.partition("[")[0]
+        turns[function] += 1
+        return not function.startswith(COME_FIRST), turns[function]
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -116,9 +140,9 @@ def _rooms_of(item: pytest.Item) -> set[str]:
     return {room for mark in item.iter_markers("campaign") for room in mark.args}
 
 
-def changed_rooms(tag: str) -> set[str]:
-    """Returns the rooms of the package that have files which differ from those of a tag."""
-    command = ["git", "diff", "--name-only", tag, "--", "generic_trainer"]
+def changed_rooms(commit: str) -> set[str]:
+    """Returns the rooms of the package that have files which differ from those of a commit."""
+    command = ["git", "diff", "--name-only", commit, "--", "generic_trainer"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return {path.split("/")[1] for path in done.stdout.splitlines()}
 

@@ -1,4 +1,6 @@
-"""A few of the rounds of `benchmarks/resume_campaign.py`; ROUNDS=391 runs all combinations."""
+"""A few of the rounds of `benchmarks/resume_campaign.py`; ROUNDS=391 runs all combinations, and
+SEED=1 others.
+"""
 
 import os
 
@@ -8,6 +10,7 @@ from benchmarks import resume_campaign
 from benchmarks.resume_campaign import COPIED, IN_PROCESS, TWO_FITS
 
 ROUNDS = os.environ.get("ROUNDS", "4")
+SEED = os.environ.get("SEED", "3")
 NEW = ["own optimizers", "own variables", "adapted", TWO_FITS, COPIED]
 
 
@@ -23,7 +26,7 @@ NEW = ["own optimizers", "own variables", "adapted", TWO_FITS, COPIED]
 def test_fits_that_are_ended_at_random_equal_those_that_are_not(
     capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    status = resume_campaign.main([*arguments, "--seed", "3"])
+    status = resume_campaign.main([*arguments, "--seed", SEED])
     printed = capsys.readouterr().out
     assert status == 0, printed
     assert f"{arguments[1]} rounds" in printed
