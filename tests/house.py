@@ -1,4 +1,9 @@
-"""The package: its modules, imports and names for the house rules, and Python that runs it."""
+"""The package: its modules, imports and names for the house rules, and Python that runs it.
+
+`run_python` is for a test of a new process: what an import loads, what a command prints, what an
+option of Python or a variable of the environment changes. `modules` and `own_imports` are for
+rules about all source files.
+"""
 
 import ast
 import dataclasses

@@ -1,4 +1,9 @@
-"""Fork servers that tests share, so that not each of them imports TensorFlow."""
+"""Fork servers that tests share, so that not each of them imports TensorFlow.
+
+No test calls this: a fixture of `conftest.py` has launchers and checkers take a server that an
+earlier one closed, if it has imported the same in the same environment. A test whose subject is
+the start, the environment or the end of a server asks for `no_kept_fork_servers`.
+"""
 
 from __future__ import annotations
 

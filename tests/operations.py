@@ -1,4 +1,8 @@
-"""The operator's page, as what it says can be held against what lies on the disk."""
+"""The operator's page, `docs/operations.md`, compared with the files that are on the disk.
+
+For a test of something that leaves files, or that makes a temporary folder: `not_named` returns
+the files that the page does not list, `first_cells` the names in one of its tables.
+"""
 
 import re
 from collections.abc import Mapping

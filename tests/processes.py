@@ -1,4 +1,9 @@
-"""Waiting for other processes, and servers, addresses and `TF_CONFIG` on this machine."""
+"""Waiting for other processes, and servers, addresses and `TF_CONFIG` on this machine.
+
+For a test with a second process that it starts itself. `wait_until` is the only way to wait: for
+what the other process did, not for a time. `tests.orchestrators.processes` runs a pipeline that is
+held, or killed, at a known point of the user's code.
+"""
 
 import contextlib
 import json

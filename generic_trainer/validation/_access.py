@@ -3,8 +3,8 @@
 TensorFlow's registry does not state which ops open a file or a connection. The inputs and
 attributes of an op show it: a `filename`, a `logdir`, a `server_address`, the `writer` of a
 summary, ... So ops of a later release are known without a list; a few that only their names
-distinguish are listed here. `tests/validation/test_access.py` compares this with the documentation
-of all ops.
+distinguish are listed here. `tests/validation/test_file_ops.py` compares this with the
+documentation of all ops.
 """
 
 import functools
