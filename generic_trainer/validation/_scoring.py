@@ -408,7 +408,7 @@ def troubles(
         usual: the outputs for rows without trouble. Outputs that are not finite there are ignored.
     """
     ignored = {(kind, key) for kind, key, _ in not_finite(usual)}
-    has_trouble, raised = False, None
+    has_trouble, raised, size = False, None, 0
     starts = range(0, len(rows), _MAX_BATCH)
     # A stack, first rows on top: if the seconds run out, what was called is not a random part.
     waiting = [range(start, min(start + _MAX_BATCH, len(rows))) for start in starts][::-1]
@@ -421,7 +421,7 @@ def troubles(
             try:
                 outputs = None if inputs is None else budget.call(signature, inputs, len(part))
             except Exception as error:
-                raised = Trouble(part[0], "error", reason_of(error))
+                raised, size = Trouble(part[0], "error", reason_of(error)), len(part)
                 found = [raised] if len(part) == 1 else None
             else:
                 found = None if outputs is None else _in_outputs(outputs, part, ignored)
@@ -432,7 +432,8 @@ def troubles(
             middle = len(part) // 2
             waiting += [part[middle:], part[:middle]]
     if waiting and raised is not None and not has_trouble:
-        yield dataclasses.replace(raised, reason=f"{raised.reason} (somewhere in a batch)")
+        reason = f"{raised.reason} (somewhere in a batch of {size} such rows)"
+        yield dataclasses.replace(raised, reason=reason)
 
 
 def _in_outputs(

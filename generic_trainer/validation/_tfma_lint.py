@@ -128,25 +128,32 @@ def is_elsewhere(error: Exception, metric: Any) -> bool:
 
 def _thresholds(config: Any) -> Iterator[Finding]:
     if not any(_has_threshold(spec) for spec in config.metrics_specs):
-        message = "no metric has a threshold: the Evaluator never writes a blessing"
+        message = "no metric has a threshold: the Evaluator never writes a blessing, and a Pusher "
+        message += "that waits for one never pushes"
         remedy = "add threshold { value_threshold { lower_bound { value: ... } } } to a metric"
         yield warn(message, remedy)
     for spec in config.metrics_specs:
         computed = {name for metric in spec.metrics for name in _names_of(metric)}
         if computed and (others := sorted(set(spec.thresholds) - computed)):
             message = f"thresholds for {others}, and the metrics here are {sorted(computed)}"
-            yield warn(f"{message}: the Evaluator may bless no model", "name a computed metric")
+            message += ": unless the model itself computes them, the Evaluator blesses no model"
+            remedy = "name a computed metric, or put the threshold into the metric's own entry"
+            yield warn(message, remedy)
         for metric in spec.metrics:
             subject, threshold = f"metric {metric.class_name!r}", metric.threshold
             has_change = threshold.HasField("change_threshold")
             if has_change and not threshold.change_threshold.direction:
-                message = f"{subject}: change_threshold has no direction, which TFMA refuses late"
+                message = f"{subject}: change_threshold has no direction, which TFMA refuses after "
+                message += "it has evaluated"
                 yield fail(message, "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER")
             bounds = threshold.value_threshold
             both = bounds.HasField("lower_bound") and bounds.HasField("upper_bound")
-            if both and bounds.lower_bound.value > bounds.upper_bound.value:
-                message = f"{subject}: lower_bound is above upper_bound: no model is blessed"
-                yield fail(message, "exchange the bounds")
+            lower, upper = bounds.lower_bound.value, bounds.upper_bound.value
+            if both and lower > upper:
+                message = (
+                    f"{subject}: lower_bound {lower:g} is above upper_bound {upper:g}, so that "
+                )
+                yield fail(f"{message}no model is blessed", "exchange the bounds")
 
 
 def _names_of(metric: Any) -> list[str]:

@@ -229,4 +229,4 @@ def test_rows_with_trouble_are_found() -> None:
     assert [each.index for each in found] == [277]
     # The first call takes more than there is: no row is found, and it is told all the same.
     (somewhere,) = troubles(signature, serialized, rows[256:], Budget(1e-6), {})
-    assert "somewhere in a batch" in somewhere.reason
+    assert "a batch of 44 such rows" in somewhere.reason

@@ -79,11 +79,12 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
             continue
         name = spec.signature_name or default
         functions = spec.preprocessing_function_names
-        called = [("preprocessing_function_names has", function) for function in functions]
-        for what, function in (*called, ("the Evaluator calls signature", name)):
+        preprocessing, field = "preprocessing_function_names", "model_specs.signature_name"
+        called = [(f"{preprocessing} has", function, preprocessing) for function in functions]
+        for what, function, place in (*called, ("the Evaluator calls signature", name, field)):
             if function not in known:
                 problem = f"{what} {function!r}; the model has {list(model.signatures)}"
-                yield fail(problem, "export it, or name another")
+                yield fail(problem, f"export it, or name another one in {place}")
         if name in model.signatures:
             yield from _inputs(model, spec, name)
             yield from _outputs(model, spec, name)
@@ -98,8 +99,10 @@ def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
         feature = feature_of(key, features)
         subject = f"input {key!r} of signature {name!r}"
         if feature not in features:
-            message = f"{subject} is not a feature: TFMA feeds inputs by name"
-            yield fail(message, "name it like the feature, or evaluate a signature of examples")
+            message = f"{subject} is not a feature: TFMA feeds inputs by name, and would pass "
+            message += "serialized examples instead"
+            remedy = "name it like the feature, or evaluate a signature that takes serialized "
+            yield fail(message, f"{remedy}examples (model_specs.signature_name)")
         elif features[feature] not in ("", tensor.dtype.name):
             message = f"{subject} is {tensor}, the feature is {features[feature]}"
             yield fail(message, "cast inside the signature: TFMA does not cast")
@@ -166,7 +169,8 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
             # without a predicted positive.
             is_certain = any(any(not_finite(each.batch)) for each in model.served_scores.values())
             judge = fail if is_certain else warn
-            yield judge(message, "look for NaN among the predictions and labels")
+            remedy = "look for NaN among the predictions and labels: TFMA reports no error"
+            yield judge(message, remedy)
     yield from _beyond_one(model)
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
 
@@ -251,8 +255,13 @@ def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
         outputs = scored.batch if scored is not None else {}
         for key, values in sorted(outputs.items()):
             is_meant = key == spec.prediction_key or len(outputs) == 1
-            if is_meant and is_float(values) and (np.nanmax(values) > 1 or np.nanmin(values) < 0):
-                message = f"{', '.join(wanting)} takes probabilities, output {key!r} has others"
+            if not is_meant or not is_float(values):
+                continue
+            least, greatest = np.nanmin(values), np.nanmax(values)
+            if greatest > 1 or least < 0:
+                message = f"{', '.join(wanting)} takes probabilities, output {key!r} has values "
+                message += f"from {least:.3g} to {greatest:.3g}: TFMA silently counts those below "
+                message += "0 as 0, and those above 1 as 1"
                 remedy = "evaluate a signature that applies the sigmoid"
                 yield warn(message, remedy, may_be_meant=True)
 

@@ -58,8 +58,9 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
                 message += f"the examples have {others}: a batch with such a row raises an error"
                 yield fail(message, "parse the dtype of the examples, and cast in the signature")
             elif feature.is_required and not dtypes and key not in model.label_keys:
-                message = f"signature {name!r} needs feature {key!r}, which no first example has"
-                yield fail(message, "name it as the examples do, or give it a default_value")
+                message = f"signature {name!r} needs feature {key!r}, which none of the {rows} "
+                remedy = "name it as the examples do, or give the FixedLenFeature a default_value"
+                yield fail(f"{message}first examples has", remedy)
 
 
 def _parses_inside(model: ModelUnderTest) -> bool:
@@ -77,16 +78,19 @@ def _parsed(
     for key in sorted(read.keys() - known.keys() - seen):
         near = did_you_mean(key, known.keys() - read.keys())
         message = f"signature {name!r} reads feature {key!r}, which the schema does not have{near}"
+        message += ": its default silently takes the place of values, or parsing fails"
         yield warn(message, "name it as the schema does, or add it to the schema")
     sizes = {each.name: _values_of(each) for each in features_in_use(model.schema)}
     for key in sorted(read.keys() & known.keys() - seen):
         subject, feature = f"signature {name!r} parses feature {key!r} as", read[key]
         if sizes[key] not in (None, feature.dense_size) and feature.dense_size:
             message = f"{subject} {feature.dense_size} values, in the schema it has {sizes[key]}"
-            yield fail(message, "parse the schema's shape: every row raises an error")
+            remedy = "parse the schema's shape: every row that has the feature raises an error"
+            yield fail(message, remedy)
         if known[key] not in ("", feature.dtype):
             message = f"{subject} {feature.dtype}, in the schema it is {known[key]}"
-            yield fail(message, "parse the schema's dtype, and cast: every row raises an error")
+            remedy = "parse the schema's dtype, and cast in the signature: every row that has the "
+            yield fail(message, f"{remedy}feature raises an error")
 
 
 def _values_of(feature: Any) -> int | None:
@@ -129,7 +133,8 @@ def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
         for label in sorted(model.label_keys.intersection(signature.inputs)):
             judge = fail if label in model.contract.label_keys else warn
             message = f"signature {name!r} takes the label {label!r} as an input"
-            yield judge(message, "leave it out: it is not known when the model serves")
+            remedy = "leave it out of the signature: it is not known when the model serves"
+            yield judge(message, remedy)
 
 
 @check(after="assets", needs=("assets", "inputs_read"), decided_by="code")
@@ -155,7 +160,9 @@ def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(f"assets/{name} is the transform graph's")
         else:
             message = f"assets/{name} has {_size(ours)}, the transform graph's has {_size(theirs)}"
-            remedy = "export with the transform graph of this run (fn_args.transform_graph_path)"
+            message += ": the model looks words up in another table than the examples' indices have"
+            remedy = "export with the transform graph of this run (fn_args.transform_graph_path), "
+            remedy += "into a directory without files of an earlier run"
             yield fail(message, remedy, may_be_meant=True)
 
 

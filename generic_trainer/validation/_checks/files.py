@@ -209,8 +209,10 @@ def fingerprint(model: ModelUnderTest) -> Iterator[Finding]:
         names[1:1] = _HASHES
     changed = [name for name in names if getattr(stored, name) != getattr(computed, name)]
     if changed:
-        message = f"{', '.join(changed)} differ from fingerprint.pb: files were edited or mixed"
-        yield fail(message, "export again; if it was edited on purpose, delete fingerprint.pb")
+        message = f"{', '.join(changed)} differ from fingerprint.pb: files were edited, damaged or "
+        message += "mixed with those of another model after the export"
+        remedy = "publish the export as it was written; if it was edited on purpose, delete "
+        yield fail(message, f"{remedy}fingerprint.pb")
 
 
 @check(after="compiled_functions", needs=("serve_tag",), decided_by="code")
@@ -227,7 +229,8 @@ def assets(model: ModelUnderTest) -> Iterator[Finding]:
     for name in sorted({asset.filename for asset in model.assets}):
         file = model.directory / "assets" / name
         if not file.is_file():
-            yield fail(f"assets/{name} is missing", "copy the model with its assets/ folder")
+            remedy = "copy the model with its assets/ folder: its tables cannot be filled without"
+            yield fail(f"assets/{name} is missing", remedy)
             continue
         with open(file, "rb") as opened:
             start = opened.read(len(_POINTER_OF_GIT_LFS))
@@ -274,14 +277,16 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: a learning rate of 1,000, and every weight is NaN after ten steps.
     """
-    remedy = "if training diverged: lower the learning rate, and look for NaN in the examples"
+    remedy = "if training diverged: look at the loss, lower the learning rate, clip gradients, and "
+    remedy += "look for NaN in the examples"
     yield from _nan_constants(model, remedy)
     if _VARIABLES_INDEX not in model.files:
         raise Skip("the model has no variables")
     scan = model.variables
     unread = _unread(model) if scan.nan else set()
     if idle := [name for name in scan.nan if name in unread]:
-        yield warn(f"NaN in {_quoted(idle)}, which no signature reads", remedy)
+        message = f"NaN in {_quoted(idle)}, which no signature reads"
+        yield warn(message, f"leave optimizers and metrics out of the export; {remedy}")
     if spoilt := [name for name in scan.nan if name not in unread]:
         yield fail(f"NaN in {_quoted(spoilt)}", remedy)
     if scan.infinite:

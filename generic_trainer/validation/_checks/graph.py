@@ -117,7 +117,8 @@ def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
         elif find_op(op) is not None:
             loaded = " or ".join(name for name, why in libraries.items() if not why)
             message = f"{op} is an op of {loaded}, which every consumer has to load"
-            remedy = f"if all of them do, set ServingContract(allowed_ops=({op!r},))"
+            remedy = "install it beside BulkInferrer and Evaluator, and build it into TF Serving; "
+            remedy += f"if all of them have it, set ServingContract(allowed_ops=({op!r},))"
             yield warn(f"{message}: {listed(nodes)}", remedy)
         else:
             module = library_of(op) or "its_module"
@@ -287,13 +288,19 @@ def devices(model: ModelUnderTest) -> Iterator[Finding]:
     leftovers = [node for node in nodes if _COLLECTIVE.match(node.op)]
     foreign = [node for node in nodes if _FOREIGN.search(node.proto.device)]
     pinned = [n for n in nodes if _ACCELERATOR.search(n.proto.device) and n not in foreign]
-    clean = "export outside the strategy's scope, or with generic_trainer.training.export_model"
+    waits = "feed the signature's inputs to the ops behind the queue of the training"
+    alone = "export on the chief outside strategy.run, or with "
+    alone += "generic_trainer.training.export_model, which leaves collectives out"
+    outside = "export outside the strategy's scope, or with "
+    outside += "generic_trainer.training.export_model, which clears the devices"
+    portable = "export with layers that run on both, such as keras.layers.LSTM, not CuDNNLSTM"
+    free = "leave tf.device out of the exported function: BulkInferrer has no soft placement"
     for judge, problem, found, remedy in (
-        (fail, "waits for ever: nothing puts in what it takes out", _waiting(model), "feed inputs"),
-        (fail, "waits for other replicas", leftovers, clean),
-        (fail, "placed on a worker that will not exist", foreign, clean),
-        (warn, "TensorFlow has no kernel for the CPU", _without_kernel(model), "use other layers"),
-        (warn, "pinned to an accelerator", pinned, "leave tf.device out of the exported function"),
+        (fail, "waits for ever: nothing puts in what it takes out", _waiting(model), waits),
+        (fail, "waits for other replicas", leftovers, alone),
+        (fail, "placed on a worker that will not exist", foreign, outside),
+        (warn, "TensorFlow has no kernel for the CPU", _without_kernel(model), portable),
+        (warn, "pinned to an accelerator", pinned, free),
     ):
         if found:
             yield judge(f"{problem}: {listed(found)}", remedy)

@@ -18,7 +18,16 @@ from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._report import keep_example
 from generic_trainer.validation._schema_rows import parsed, without
 
-SIZES_REMEDY = "replace fixed sizes by ones that follow the batch: consumers choose them"
+SIZES_REMEDY = (
+    "replace fixed sizes, such as reshape to [1, ...] or x[0], by ones that follow the batch: "
+    "consumers choose them, and a last batch is smaller"
+)
+ROWS_REMEDY = "return one row per example: BulkInferrer and Evaluator split outputs by row"
+NAN_REMEDY = "look for a division by zero, the log of zero, or missing values that became NaN"
+MIXING_REMEDY = (
+    "normalise with statistics from training (BatchNormalization with training=False, or "
+    "Transform) and not over the batch, and keep rows in order"
+)
 ALONE_REMEDY = (
     "give an absent feature the shape that it has in a batch, such as tf.sparse.to_dense of a "
     "tf.SparseTensor with dense_shape=[batch, 1], or default_value: clients send single rows"
@@ -169,7 +178,7 @@ def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
             if output.shape[:1] != (scored.feed.rows,):
                 rows, shape = scored.feed.rows, list(output.shape)
                 message = f"signature {name!r}: {rows} rows give output {key!r} of shape {shape}"
-                yield model.per_row(message, "return one row per example")
+                yield model.per_row(message, ROWS_REMEDY)
 
 
 @check(needs=("scores",))
@@ -181,12 +190,11 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: a feature that is divided by its own mean, which is 0 for one of the eval examples.
     """
-    remedy = "look for a division by zero, the log of zero, or missing values"
     for name, scored in model.scored().items():
         for kind, key, _ in _scoring.not_finite(scored.batch):
             certain = kind == "NaN" and scored.feed.real and name in model.serving_signatures
             message = f"signature {name!r}: output {key!r} is {kind} for {scored.feed.source}"
-            yield model.of_rows(certain, message, remedy)
+            yield model.of_rows(certain, message, NAN_REMEDY)
 
 
 @check(needs=("scores",))
@@ -209,7 +217,8 @@ def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in several.items():
         if all(map(_constant, scored.batch.values())):
             message = f"signature {name!r} gives the same outputs for {scored.feed.rows} examples"
-            yield warn(message, "see whether the features reach the model (names, vocabulary)")
+            remedy = "see whether the features reach the model (names, vocabulary, scaling), and "
+            yield warn(message, f"{remedy}whether it was trained")
 
 
 def _constant(output: np.ndarray) -> bool:
@@ -281,7 +290,6 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `BatchNormalization` called with `training=True`; scores that are divided by the sum
     over the batch.
     """
-    remedy = "normalise with statistics from training, and not over the batch; keep rows in order"
     compared = 0
     for name, scored in model.scored().items():
         for key in sorted(scored.batch):
@@ -291,7 +299,8 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
             message, certain = first_difference(scored, key)
             if message:
                 message = f"signature {name!r}, output {key!r}: {message}"
-                yield model.of_rows(certain and name in model.serving_signatures, message, remedy)
+                certain = certain and name in model.serving_signatures
+                yield model.of_rows(certain, message, MIXING_REMEDY)
     if not compared:
         raise Skip("nothing to test: no output has rows that can be scored alone")
 
@@ -349,7 +358,10 @@ def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> I
         changed, _ = _scoring.difference(actual, numbers.astype(actual.dtype))
         if changed:
             message = f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}"
-            yield fail(message, "compare the files, and the versions of TensorFlow, with it")
+            remedy = "this is another model than the published one, or this TensorFlow computes it "
+            yield fail(
+                message, f"{remedy}differently: compare files and versions with the manifest"
+            )
     yield note(f"{len(rows['examples'])} golden examples give the published outputs")
 
 
@@ -386,13 +398,15 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
             outputs = _score(model, name, unlabelled)
         except Exception as error:
             message = f"signature {name!r} needs the label {sorted(labels)}: {reason_of(error)}"
-            yield fail(message, "leave the label out of the feature spec that it parses")
+            remedy = "leave the label out of the feature spec that the signature parses "
+            yield fail(message, f"{remedy}(feature_spec.pop(LABEL_KEY)): requests have none")
             continue
         for key, output in sorted(outputs.items()):
             changed, _ = _scoring.difference(output, scored.batch[key])
             if changed:
                 message = f"signature {name!r}: output {key!r} depends on the label: {changed}"
-                yield fail(message, "remove the label from the model's inputs")
+                remedy = "the label leaked into the features: remove it from the model's inputs"
+                yield fail(message, remedy)
 
 
 def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, _scoring.Scores]]:

@@ -18,6 +18,9 @@ from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._checks.predictions import (
     ALONE_REMEDY,
+    MIXING_REMEDY,
+    NAN_REMEDY,
+    ROWS_REMEDY,
     SIZES_REMEDY,
     first_difference,
 )
@@ -41,7 +44,6 @@ _MAX_ALONE = 256  # features that are missing alone
 _MAX_VOCABULARY_BYTES = 1 << 24
 _MAX_WORD_BYTES = 200
 _MAX_CAUSES = 3  # that are reported
-_NAN_REMEDY = "look for a division by zero, the log of zero, or missing values that became NaN"
 _REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
 
 
@@ -144,7 +146,8 @@ def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if model.schema is None:
         raise Skip("the contract names no schema")
-    remedy = "the schema allows this row: let the model take it, or narrow the schema"
+    remedy = "the schema allows this row, so that production may send it: let the model take it, "
+    remedy += "or narrow the schema"
     yield from _of_made_up(model, SchemaRows.allowed, remedy)
 
 
@@ -163,12 +166,16 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
                 model.budget.call(model.loaded.signatures[name], scored.feed.take([]), 0)
             except Exception as error:
                 message = f"signature {name!r} with an empty batch: {reason_of(error)}"
-                yield warn(message, "replace -1 in a reshape with a known size")
+                remedy = (
+                    "replace fixed sizes by ones that follow the batch, and -1 in a reshape by "
+                )
+                yield warn(message, f"{remedy}a known size")
             else:
                 yield note(f"signature {name!r} took an empty batch")
     if model.schema is None:
         raise Skip("the contract names no schema")
-    remedy = "let the model take this row, or declare a domain in the schema"
+    remedy = "a request with this row fails, and a batch with it as a whole: let the model take "
+    remedy += "it, or declare a domain in the schema that ExampleValidator enforces"
     yield from _of_made_up(model, SchemaRows.unforeseen, remedy, is_certain=False)
 
 
@@ -185,7 +192,8 @@ def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip("the contract names no statistics of raw examples")
     # In a row with lists one value may be the length of another, and cannot be changed alone.
     is_certain = not any(seen.lengths[1] > 1 for seen in model.observed.values())
-    remedy = "other examples have this value: let the model take it, or declare a domain"
+    remedy = "examples beyond the first ones have this value: let the model take it, or keep it "
+    remedy += "out of the data by a domain in the schema"
     yield from _of_made_up(model, SchemaRows.in_statistics, remedy, is_certain=is_certain)
 
 
@@ -251,12 +259,13 @@ def _of_size(
             continue  # other checks report it
         if output.shape[:1] != (size,):
             message = f"{subject}: output {key!r} is of shape {list(output.shape)}"
-            yield model.per_row(message, SIZES_REMEDY)
+            yield model.per_row(message, ROWS_REMEDY)
             continue
         changed, certain = scored.differs(key, output, usual[rows])
         if changed and certain and not scored.varies(key)[0]:
             message = f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}"
-            yield model.of_rows(True, message, SIZES_REMEDY)
+            remedy = "a prediction must not depend on the number of rows in its batch"
+            yield model.of_rows(True, message, f"{remedy}: {MIXING_REMEDY}")
 
 
 def _of_made_up(
@@ -337,7 +346,7 @@ def _findings(
             does = "raises" if is_error else f"gives {trouble.kind} in"
             message = f"signature {name!r}, {row.what}: {does} {trouble.reason}; {shown}"
             judge = fail if trouble.kind in fatal else warn
-            advice = f"{remedy}; {_REPLAY}" if is_error else f"{_NAN_REMEDY}; {remedy}; {_REPLAY}"
+            advice = f"{remedy}; {_REPLAY}" if is_error else f"{NAN_REMEDY}; {remedy}; {_REPLAY}"
             yield judge(message, advice, may_be_meant=True)
 
 

@@ -65,7 +65,9 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
     except Exception as error:
         reasons = dict.fromkeys(filter(None, (model.load_error, reason_of(error))))
         message = f"tf.saved_model.load raises {'; in a session: '.join(reasons)}"
-        yield fail(message, "track variables, tables and assets as attributes of the export")
+        remedy = "track every variable, table and asset as an attribute of the exported object, "
+        remedy += "and copy whole files: consumers load them without your code, from elsewhere"
+        yield fail(message, remedy)
         return
     message = f"only a session can load the model; tf.saved_model.load raises {model.load_error}"
     harm = "an Evaluator and Python programs load it that way"
@@ -96,7 +98,7 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
     if _WARMUP_FILE not in model.files:
         for path in model.files:
             if path.name.startswith(_WARMUP_FILE.name):
-                message = f"{path} is not where TF Serving looks for warm-up requests"
+                message = f"{path}: TF Serving looks for warm-up requests in {_WARMUP_FILE}"
                 yield warn(message, f"move it to {_WARMUP_FILE}, or delete it")
         raise Skip(f"no {_WARMUP_FILE}")
     try:
@@ -112,7 +114,7 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
     try:
         if compression := look_at(file, whatever_its_name=True).compression:
             message = f"{_WARMUP_FILE} is compressed ({compression}), which TF Serving cannot read"
-            yield fail(message, _WARMUP_REMEDY)
+            yield fail(message, "write it with tf.io.TFRecordWriter(path), without options")
             return
         records = read_records(file, _MAX_REQUESTS + 1)
         requests = [prediction_log_pb2.PredictionLog.FromString(record) for record in records]
@@ -219,13 +221,14 @@ def latency(model: ModelUnderTest) -> Iterator[Finding]:
     median_ms = _median_ms(model.loaded.signatures[name], feed.take([0]), most_s)
     model.facts["latency_ms"] = round(median_ms, 3)
     message = f"{name!r} takes {median_ms:.3g} ms for one example on this machine's CPU"
-    yield _within(message, median_ms, budget, "max_latency_ms")
+    yield _within(message, median_ms, budget, "ms", "max_latency_ms")
 
 
-def _within(message: str, measured: float, budget: float | None, field: str) -> Finding:
+def _within(message: str, measured: float, budget: float | None, unit: str, field: str) -> Finding:
     if budget is None or measured <= budget:
         return note(message)
-    return fail(f"{message}, the budget is {budget:g}", f"make the model smaller, or raise {field}")
+    remedy = f"make the model smaller, move work into Transform, or raise {field}"
+    return fail(f"{message}, the budget is {budget:g} {unit}", remedy)
 
 
 @check(needs=("scores",), decided_by="rows")
@@ -244,7 +247,7 @@ def memory(model: ModelUnderTest) -> Iterator[Finding]:
     model.facts["memory_mb"] = round(used_mb, 1)
     did = "loading and scoring" if model.scores else "loading, without scoring a row,"
     message = f"{did} took {used_mb:.0f} MiB"
-    yield _within(message, used_mb, model.contract.max_memory_mb, "max_memory_mb")
+    yield _within(message, used_mb, model.contract.max_memory_mb, "MiB", "max_memory_mb")
 
 
 def _median_ms(signature: Any, example: dict[str, np.ndarray], most_s: float) -> float:
@@ -274,7 +277,8 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
             running = stack.enter_context(open_session(str(model.directory)))
         except Exception as error:
             message = f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}"
-            yield fail(message, "BulkInferrer and TF Serving load it this way")
+            remedy = "BulkInferrer and TF Serving load it this way: see the other failures first"
+            yield fail(message, remedy)
             return
         for name in sorted(model.serving_signatures.keys() - model.scores.keys()):
             if untracked := _untracked(model, running, name):
@@ -306,12 +310,14 @@ def _compare_with_session(
         if not fits(np.shape(value), tensor.shape):
             shape = list(np.shape(value))
             message = f"{subject} is declared as {tensor}, a session gives the shape {shape}"
-            yield warn(message, "clients reshape by it: remove the wrong set_shape")
+            remedy = "clients reshape by the declared shape: remove the wrong set_shape"
+            yield warn(message, remedy)
         if key not in scores.batch:
             continue  # signature_tensors reports it
         changed, certain = difference(value, scores.batch[key])
         if changed and certain and not scores.varies(key)[0]:
-            remedy = "export again with generic_trainer.training.export_model"
+            remedy = "the two loaders restored different values: "
+            remedy += "export again with generic_trainer.training.export_model"
             yield judge(f"{subject}: a session gives {changed} from Python", remedy)
 
 
@@ -323,7 +329,10 @@ def _why_session_fails(
         problem = f"{untracked}, though tf.saved_model.load does: {reason_of(error)}"
         return f"signature {name!r}: {problem}", _UNTRACKED_REMEDY
     message = f"signature {name!r} fails in a tf.compat.v1.Session: {reason_of(error)}"
-    return message, "BulkInferrer and TF Serving run it so: look at devices and tables"
+    remedy = (
+        "BulkInferrer and TF Serving run it so: look at devices, fixed batch sizes, and tables "
+    )
+    return message, f"{remedy}that nothing initialises"
 
 
 def _untracked(model: ModelUnderTest, running: Any, name: str) -> str:

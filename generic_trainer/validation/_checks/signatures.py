@@ -36,7 +36,8 @@ def signatures_exist(model: ModelUnderTest) -> Iterator[Finding]:
     model.facts["signatures"] = list(model.signatures)
     if not model.signatures:
         message = "the model has no signature (__saved_model_init_op does not count)"
-        yield fail(message, "pass signatures={'serving_default': ...} to the save call")
+        remedy = "pass signatures={'serving_default': ...} to the save call, "
+        yield fail(message, f"{remedy}or use generic_trainer.training.export_model")
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -207,7 +208,7 @@ def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
             if problem:
                 # A wrong input is refused; a wrong output may be fine for a client.
                 message = f"{subject} declares {tensor}, in the graph it is {problem}"
-                remedy = "clients send and expect what is declared"
+                remedy = "declare what the graph has: clients send and expect what is declared"
                 yield (judge if kind == "input" else warn)(message, remedy)
 
 
@@ -247,7 +248,8 @@ def signature_methods(model: ModelUnderTest) -> Iterator[Finding]:
         for problem in _method_problems(signature):
             method = signature.proto.method_name
             message = f"signature {name!r} has the method {method!r}: {problem}"
-            remedy = "build it with tf.compat.v1.saved_model.predict_signature_def or the like"
+            remedy = "build it with predict_signature_def, classification_signature_def or "
+            remedy += "regression_signature_def of tf.compat.v1.saved_model"
             yield judge(f"{message}; BulkInferrer and TF Serving refuse it", remedy)
 
 

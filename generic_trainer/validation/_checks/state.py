@@ -56,9 +56,11 @@ def _measured(model: ModelUnderTest, name: str, scored: Scores) -> Iterator[Find
     after = _sizes(signature)
     for what in before:
         if again[what] > before[what]:
-            yield _finding(name, f"{what} grows with every call, to {again[what]} values")
+            grows = f"{what} grows with every call, from {before[what]} to {again[what]} values"
+            yield _finding(name, grows)
         elif after[what] > again[what]:
-            yield _finding(name, f"{what} grows with new values, to {after[what]} entries")
+            grows = f"{what} grows with new values, from {again[what]} to {after[what]} entries"
+            yield _finding(name, grows)
 
 
 def _finding(name: str, problem: str) -> Finding:
