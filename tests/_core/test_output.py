@@ -57,13 +57,13 @@ def run(tmp_path: Path, body: str, after: str = "") -> tuple[subprocess.Complete
 
 def test_a_status_is_shown_below_the_output_of_a_terminal_alone(tmp_path: Path) -> None:
     script = """
-    import time
+    import os, time
     from generic_trainer._core.output import kept_output, show_status
 
     def pause():
         time.sleep(0.5)  # longer than the copying process sleeps
 
-    with kept_output("training.log"):
+    with kept_output(os.path.abspath("training.log")):
         print("first")
         show_status("half done")
         pause()
