@@ -114,16 +114,15 @@ class LogLines:
 
     def __init__(self) -> None:
         self._start_s, self._due_s = time.monotonic(), 0.0
-        self._headline = ""
+        self._is_tracing = False
 
     def __call__(self, view: View, progress: Progress) -> None:
         """Logs a line if it is due."""
         show_status(f"{_bar(view.share)}{text_of(view)}" if progress.phase in GOES_ON else "")
-        now_s = time.monotonic()
-        if view.headline != self._headline and not progress.step and ":" in view.headline:
-            self._headline = view.headline
-            _logger.info("%s", view.headline)
-        if progress.phase in GOES_ON and now_s > self._due_s and view.tiles[1:]:
+        now_s, is_tracing = time.monotonic(), ":" in view.headline
+        is_due = now_s > self._due_s and view.tiles[1:]
+        if progress.phase in GOES_ON and (is_due or is_tracing != self._is_tracing):
+            self._is_tracing = is_tracing
             self._due_s = now_s + max(_LEAST_S, _SHARE * (now_s - self._start_s))
             _logger.info("%s", text_of(view))
 

@@ -29,7 +29,7 @@ class Predictions:
 
     Attributes:
         label: name of the label.
-        examples: label and prediction of the first ones.
+        examples: label and prediction of a few.
         points: label and prediction of more, if these are numbers.
         classes: the most frequent classes, if the label has classes.
         counts: for each of the classes, how often each of them is predicted.
@@ -88,10 +88,9 @@ def predictions_fact(label: str, labels: np.ndarray, answers: np.ndarray) -> dic
         answers: the predictions, of the same shape; floats are numbers, all others classes.
     """
     pairs = list(zip(map(_plain, labels.tolist()), map(_plain, answers.tolist()), strict=True))
-    lists = [list(pair) for pair in pairs[:_MOST_POINTS]]
-    found = {"label": label, "examples": lists[:_EXAMPLES]}
+    found = {"label": label, "examples": _spread(pairs, _EXAMPLES)}
     if answers.dtype.kind == "f":
-        return {_FACT: {**found, "points": lists}}
+        return {_FACT: {**found, "points": _spread(pairs, _MOST_POINTS)}}
     frequent = collections.Counter(value for pair in pairs for value in pair)
     classes = sorted(name for name, _ in frequent.most_common(_MOST_CLASSES))
     counted = collections.Counter(pairs)
@@ -111,6 +110,11 @@ def predictions_of(facts: Mapping[str, Any]) -> Predictions | None:
     if len({len(found.classes), len(found.counts), *map(len, found.counts)}) != 1:
         raise ValueError("the confusion matrix is not square")
     return found
+
+
+def _spread(pairs: Sequence[tuple[_Value, _Value]], most: int) -> list[list[_Value]]:
+    """Returns some of all, not the first ones: rows are often sorted."""
+    return [list(pair) for pair in pairs[:: -(-len(pairs) // most)]]
 
 
 def _plain(value: Any) -> _Value:

@@ -101,9 +101,12 @@ def test_the_first_step_is_announced_while_it_is_traced(caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             lines(shown, progress)
-    assert caplog.messages == ["Training: tracing the first step"]
-    progress.step = 1
-    assert view_of(progress, "run", {}).headline == "Training"
+        progress.step = 1
+        lines(view_of(progress, "run", {}), progress)
+    assert caplog.messages == [
+        "Training: tracing the first step: so far 0:00:00",
+        "Training: step 1, so far 0:00:00",
+    ]
 
 
 def test_data_is_named_after_the_file_of_the_user(tmp_path: Path) -> None:

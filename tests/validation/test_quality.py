@@ -124,7 +124,7 @@ def test_report_has_predictions_beside_their_labels(case: str, check: Check) -> 
     assert (names, [[n for n, _ in row] for _, row in shown.matrix]) == MATRICES[case]
     if shown.scatter:
         assert [text for _, _, text in shown.scatter["points"]][3] == "3, predicted 4"
-        assert shown.rows[3] == ("3", "4")
+        assert shown.rows[3] == ("90", "91")
     assert (shown.scatter is None) == bool(names)
     assert "Predictions of label" in report.to_html()
     assert ValidationReport.from_json(report.to_json()) == report
