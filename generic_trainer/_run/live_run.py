@@ -149,7 +149,7 @@ class NotebookCell:
 
 
 def _bar(share: float | None) -> str:
-    return "" if share is None else f"[{'=' * round(_BAR * share):{_BAR}}] {share:.0%} "
+    return "" if share is None else f"[{'=' * round(_BAR * share):.<{_BAR}}] {share:.0%} "
 
 
 def in_notebook() -> bool:

@@ -220,7 +220,7 @@ def _charts(curves: Mapping[str, list[tuple[str, Points]]], across: str) -> list
 def _chart(name: str, curves: list[tuple[str, Points]], across: str) -> Chart:
     xs, ys = zip(*(point for _, points in curves for point in points), strict=True)
     is_metric = across == "step"
-    x_axis = Axis.of(xs)
+    x_axis = Axis.of(xs, cut=is_metric)
     y_axis = Axis.of(ys, may_be_log="loss" in name, cut=is_metric)
 
     def right(x: float) -> float:
