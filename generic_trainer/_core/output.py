@@ -41,6 +41,9 @@ _logger = logging.getLogger(__name__)
 
 # The file descriptors belong to the process, so `kept_output` serves one thread at a time.
 _process_lock = threading.RLock()
+# The input of the copying process, while there is one.
+_orders: list[int] = []
+_orders_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -77,6 +80,14 @@ def kept_output(path: str) -> Iterator[None]:
                 stack.enter_context(redirected(_Tee(stream, kept)))
         stack.enter_context(_levels_apart())
         yield
+
+
+def show_status(text: str) -> None:
+    """Shows a line below the output that is kept, if it is shown on a terminal; never waits."""
+    line = " ".join(text.split()).encode("ascii", "replace") + b"\n"
+    with contextlib.suppress(OSError), _orders_lock:  # the copying process is stuck or dead
+        for order in _orders:
+            os.write(order, line)
 
 
 @contextlib.contextmanager
@@ -143,14 +154,18 @@ def _copied_descriptors(path: str) -> Iterator[None]:
         flush()
         for sink, descriptor in zip(sinks, _STANDARD, strict=True):
             os.dup2(sink.fileno(), descriptor)
+        os.set_blocking(write_end, False)
+        _orders.append(write_end)
         try:
             yield
         finally:
+            with _orders_lock:
+                _orders.remove(write_end)
             flush()
             for original, descriptor in zip(originals, _STANDARD, strict=True):
                 os.dup2(original, descriptor)
             with contextlib.suppress(OSError):
-                os.write(write_end, b".")
+                os.write(write_end, output_copier.END)
             _finish(copier, kept, sources, originals)
 
 

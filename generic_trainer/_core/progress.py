@@ -136,6 +136,7 @@ class Progress:
         restarts: the reason of each restart of the workers.
         checkpoints: the saved steps.
         data: messages of the reader about the data.
+        sources: directory of examples → the user's file that they were made of.
         started_s, changed_s: the times of the first and the last line, seconds since the epoch.
         spent_s: what the time from the first line to the checks went into → seconds.
         event_s: the time up to which `spent_s` has been added up.
@@ -159,6 +160,7 @@ class Progress:
     restarts: list[str] = dataclasses.field(default_factory=list)
     checkpoints: list[int] = dataclasses.field(default_factory=list)
     data: list[str] = dataclasses.field(default_factory=list)
+    sources: dict[str, str] = dataclasses.field(default_factory=dict)
     started_s: float = 0.0
     changed_s: float = 0.0
     spent_s: dict[str, float] = dataclasses.field(
@@ -294,6 +296,7 @@ def _add(progress: Progress, line: dict[str, Any]) -> None:
         progress.tasks[str(task)] = str(state)
     if "checkpoint" in line:
         progress.checkpoints.append(int(line["checkpoint"]))
+    progress.sources.update(line.get("sources", {}))
     for name, messages in (("restart", progress.restarts), ("read", progress.data)):
         if name in line:
             messages.append(str(line[name]))

@@ -16,6 +16,7 @@ from typing import Any
 
 from generic_trainer._core.event_files import ScalarReader
 from generic_trainer._core.files import gfile, is_remote, write_whole
+from generic_trainer._core.output import show_status
 from generic_trainer._core.progress import Progress, ProgressReader, note, recording
 from generic_trainer._run.live_view import (
     GOES_ON,
@@ -33,6 +34,7 @@ _REST = 50
 _REFRESH_S = 3  # of the page
 _LEAST_S, _SHARE = 10.0, 0.1  # between two log lines: seconds, and share of the time so far
 _MOST_METRICS = 3
+_BAR = 20  # characters of the bar on a terminal
 
 _logger = logging.getLogger(__name__)
 
@@ -105,15 +107,22 @@ def write_live_page(view: View, progress: Progress) -> None:
 
 
 class LogLines:
-    """A line in the log at the first step, then every ten seconds, less often in long runs."""
+    """Lines in the log: as the first step is traced, after it, and then every ten seconds.
+
+    In long runs they are less frequent. On a terminal, a bar below the output is always current.
+    """
 
     def __init__(self) -> None:
         self._start_s, self._due_s = time.monotonic(), 0.0
+        self._is_tracing = False
 
     def __call__(self, view: View, progress: Progress) -> None:
         """Logs a line if it is due."""
-        now_s = time.monotonic()
-        if progress.phase in GOES_ON and now_s > self._due_s and view.tiles[1:]:
+        show_status(f"{_bar(view.share)}{text_of(view)}" if progress.phase in GOES_ON else "")
+        now_s, is_tracing = time.monotonic(), ":" in view.headline
+        is_due = now_s > self._due_s and view.tiles[1:]
+        if progress.phase in GOES_ON and (is_due or is_tracing != self._is_tracing):
+            self._is_tracing = is_tracing
             self._due_s = now_s + max(_LEAST_S, _SHARE * (now_s - self._start_s))
             _logger.info("%s", text_of(view))
 
@@ -139,6 +148,10 @@ class NotebookCell:
             self._handle.update(HTML(page))
 
 
+def _bar(share: float | None) -> str:
+    return "" if share is None else f"[{'=' * round(_BAR * share):.<{_BAR}}] {share:.0%} "
+
+
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
@@ -152,7 +165,7 @@ def text_of(view: View) -> str:
         (chart.name, line.last)
         for chart in view.charts[:_MOST_METRICS]
         for line in chart.lines[:1]
-        if chart.until.startswith("step")
+        if chart.across == "step"
     ]
     parts = (f"{label} {value}" for label, value in view.tiles + losses)
     return f"{view.headline}: {', '.join(parts)}"

@@ -5,12 +5,14 @@ It only reads the files of `_core.progress`; training never waits for it.
 
 import dataclasses
 import datetime
+import itertools
 import math
 import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from generic_trainer._core.axes import Axis, number
 from generic_trainer._core.event_files import scalars_by_step
 from generic_trainer._core.files import gfile, read_whole
 from generic_trainer._core.keras import keras_module, keras_version
@@ -19,7 +21,8 @@ from generic_trainer._core.texts import hyperparameter_values
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.validation import html_templates
 
-_WIDTH, _HEIGHT, _MARGIN = 300, 90, 4  # of a chart, in the units of its SVG
+# The place of the curves within a chart, in the units of its SVG, beside ticks and values.
+_LEFT, _TOP, _WIDTH, _HEIGHT = 52, 22, 420, 130
 _MOST_POINTS, _MOST_CHARTS = 150, 12
 _LATEST = 5  # speeds that the displayed one is the mean of
 _MOST_LINES = 2  # of a chart: that of the training, and that of the validation
@@ -27,7 +30,16 @@ _VALIDATION = ("val_", "validation_", "evaluation_", "eval_")
 _DUPLICATES = "_vs_iterations"  # of Keras' TensorBoard callback: the same values as by epoch
 # Phases in which the user's code trains, or reads data before or after that.
 GOES_ON = ("training", "validating", "adapting", "evaluating", "predicting")
-_LOG_RATIO = 20.0  # losses that span more than this get a logarithmic axis
+# Parts of the time, in words for readers.
+_PARTS = {
+    "productive_training": "training",
+    "program_startup": "starting",
+    "evaluation": "validating",
+    "unproductive_checkpoint_save_time": "saving checkpoints",
+    "wasted_progress_from_disruption": "steps that were lost",
+    "infrastructure_recovery_from_disruption": "recovering from lost workers",
+    "other": "after the last step",
+}
 LIVE_FILE, REPORT_FILE, LOG_FILE = "live.html", "report.html", "training.log"
 _LOG_TAIL = 20_000  # characters
 
@@ -43,14 +55,25 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """Curves on one pair of axes, and the ends of these."""
+    """Curves on one pair of axes.
+
+    Attributes:
+        name: of the metric.
+        across: `"step"` or `"seconds"`.
+        lines: the curves.
+        x_ticks, y_ticks: coordinate of each tick, and its label.
+        note: `"logarithmic"`, `"cut"` if the vertical axis leaves out zero, or empty.
+        values: the text shown while the pointer is over a part of the chart, with left end and
+            width of this part.
+    """
 
     name: str
+    across: str
     lines: tuple[Line, ...]
-    lowest: str
-    highest: str
-    until: str
-    scale: str
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+    note: str
+    values: tuple[tuple[float, float, str], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,10 +117,10 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
     step = progress.step or int(max(last_steps, default=0))
     names = sorted(groups, key=lambda name: (name != "loss", "loss" not in name, name))
     shown = {name: groups[name] for name in names if "loss" in name or _varies(groups[name])}
-    charts = _charts(shown, "step {:,.0f}")
+    charts = _charts(shown, "step")
     return View(
         run_dir=run_dir,
-        headline=progress.phase.capitalize() or "Preparing",
+        headline=_headline(progress, step),
         share=min(1.0, step / progress.steps) if progress.steps else None,
         tiles=_tiles(progress, step),
         facts=_facts(progress),
@@ -107,9 +130,10 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
     )
 
 
-def number(value: float) -> str:
-    """Returns a number as all pages write it: "1,200", "0.0125", "3.2e+09"."""
-    return f"{value:,.6g}"
+def _headline(progress: Progress, step: int) -> str:
+    if progress.phase == "training" and progress.epochs and not step:  # `fit` has begun
+        return "Training: tracing the first step"
+    return progress.phase.capitalize() or "Preparing"
 
 
 def duration(seconds: float) -> str:
@@ -145,12 +169,16 @@ def _tiles(progress: Progress, step: int) -> list[tuple[str, str]]:
 def _facts(progress: Progress) -> list[tuple[str, str]]:
     workers = ", ".join(f"{name}: {state}" for name, state in progress.tasks.items())
     saved = progress.checkpoints
+    data = list(progress.data)
+    for folder, source in progress.sources.items():
+        data = [message.replace(folder, source) for message in data]
+    spent = sorted(progress.goodput.items(), key=lambda part: -part[1])
     facts = [
         ("Workers", workers if len(progress.tasks) > 1 else ""),
         ("Restarts", "\n".join(progress.restarts)),
-        ("Time", ", ".join(f"{name} {share:.1%}" for name, share in progress.goodput.items())),
+        ("Time", ", ".join(f"{_PARTS[name]} {share:.0%}" for name, share in spent if share)),
         ("Checkpoints", f"{len(saved)}, the last at step {saved[-1]:,}" if saved else ""),
-        ("Data", "\n".join(dict.fromkeys(progress.data))),
+        ("Data", "\n".join(dict.fromkeys(data))),
     ]
     return [(label, value) for label, value in facts if value]
 
@@ -162,7 +190,7 @@ def _machine(progress: Progress) -> list[Chart]:
     shares = (("CPU", progress.cpu), ("GPU", progress.gpu))
     used = [(name, [(at, 100 * share) for at, share in points]) for name, points in shares]
     curves = {unit: [("", speed)], "busy, in %": used, "memory in MiB": [("", progress.memory_mb)]}
-    return _charts(curves, "{:,.0f} s", from_zero=True)
+    return _charts(curves, "seconds")
 
 
 def _varies(curves: Iterable[tuple[str, Points]]) -> bool:
@@ -179,37 +207,49 @@ def _key(name: str) -> tuple[str, str]:
     return tag, "validation" if any(word.rstrip("_") in run for word in _VALIDATION) else run
 
 
-def _charts(
-    curves: Mapping[str, list[tuple[str, Points]]], until: str, *, from_zero: bool = False
-) -> list[Chart]:
+def _charts(curves: Mapping[str, list[tuple[str, Points]]], across: str) -> list[Chart]:
     """Returns a chart for each name whose curves have finite points."""
     charts = []
     for name, each in curves.items():
         thinned = [(label, _thinned(points)) for label, points in each[:_MOST_LINES]]
         if finite := [(label, points) for label, points in thinned if points]:
-            charts.append(_chart(name, finite, until, from_zero))
+            charts.append(_chart(name, finite, across))
     return charts
 
 
-def _chart(name: str, curves: list[tuple[str, Points]], until: str, from_zero: bool) -> Chart:
+def _chart(name: str, curves: list[tuple[str, Points]], across: str) -> Chart:
     xs, ys = zip(*(point for _, points in curves for point in points), strict=True)
-    bottom, top = min(0.0, *ys) if from_zero else min(ys), max(ys)
-    is_log = "loss" in name and bottom > 0 and top / bottom > _LOG_RATIO
-    scaled = math.log10 if is_log else float
-    left, width = min(xs), max(xs) - min(xs) or 1.0
-    height = scaled(top) - scaled(bottom) or 1.0
+    is_metric = across == "step"
+    x_axis = Axis.of(xs, cut=is_metric)
+    y_axis = Axis.of(ys, may_be_log="loss" in name, cut=is_metric)
 
-    def place(x: float, y: float) -> str:
-        across = (x - left) / width * _WIDTH
-        down = (scaled(top) - scaled(y)) / height * (_HEIGHT - 2 * _MARGIN) + _MARGIN
-        return f"{across:.1f},{down:.1f}"
+    def right(x: float) -> float:
+        return round(_LEFT + _WIDTH * x_axis.share(x), 1)
 
-    lines = tuple(
-        Line(label, tuple(place(*point) for point in points), number(points[-1][1]))
-        for label, points in curves
+    def down(y: float) -> float:
+        return round(_TOP + _HEIGHT * (1 - y_axis.share(y)), 1)
+
+    texts: dict[float, str] = {}
+    for label, points in curves:
+        for x, y in points:
+            texts[x] = f"{texts.get(x, f'{across} {x:,.0f}:')} {label} {number(y)}"
+    places = sorted((right(x), text) for x, text in texts.items())
+    ends = [_LEFT, *((a + b) / 2 for (a, _), (b, _) in itertools.pairwise(places)), _LEFT + _WIDTH]
+    return Chart(
+        name=name,
+        across=across,
+        lines=tuple(
+            Line(label, tuple(f"{right(x)},{down(y)}" for x, y in points), number(points[-1][1]))
+            for label, points in curves
+        ),
+        x_ticks=tuple((_LEFT + _WIDTH * share, label) for share, label in x_axis.ticks),
+        y_ticks=tuple((_TOP + _HEIGHT * (1 - share), label) for share, label in y_axis.ticks),
+        note=y_axis.note,
+        values=tuple(
+            (left, end - left, text)
+            for (left, end), (_, text) in zip(itertools.pairwise(ends), places, strict=True)
+        ),
     )
-    scale = "logarithmic" if is_log else ""
-    return Chart(name, lines, number(bottom), number(top), until.format(max(xs)), scale)
 
 
 def _thinned(points: Points) -> Points:

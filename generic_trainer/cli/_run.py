@@ -17,7 +17,7 @@ from typing import Any
 from generic_trainer import errors
 from generic_trainer._core import texts
 from generic_trainer._core.files import absolute, file_errors_as, gfile, is_remote, read_text
-from generic_trainer._core.progress import last_metrics
+from generic_trainer._core.progress import last_metrics, note, recording
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE, SERVING_MODEL_DIR
 from generic_trainer._entry_points import RUN_FN, may_define
@@ -410,6 +410,10 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
             eval_config=texts.load_eval_config(_existing("eval_config", options)),
             **new_directories(output),  # last: a wrong option leaves no directories behind
         )
+        if files:  # the report names these, not the examples that were made of them
+            with recording(request.model_run_dir, "sources"):
+                folder = os.path.join(scratch_dir, "examples", "Split-")
+                note(sources={f"{folder}{name}": files.get(name) or files[""] for name in splits})
         return with_run_key(request, options.distribution.env)
     except tf.errors.OpError as error:  # an unknown scheme, a directory that is not writable
         raise errors.ConfigurationError(str(error.message)) from error

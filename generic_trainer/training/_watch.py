@@ -232,6 +232,7 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
 
         def on_train_begin(self, logs: Any = None) -> None:
             self._epoch, self._done = 0, 0
+            watch.store(epochs=self.params.get("epochs"))  # shows that the first step is traced
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if not self._done:  # a `fit` that is resumed, or has `initial_epoch`, continues one

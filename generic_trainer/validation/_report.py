@@ -16,6 +16,7 @@ import pydantic
 from generic_trainer._core.texts import parse_json, reason_of, shown
 from generic_trainer.errors import DataError
 from generic_trainer.validation._check import Result, printable
+from generic_trainer.validation._predictions import predictions_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -77,8 +78,9 @@ class ValidationReport:
         results: one per check, in the order in which they ran.
         facts: measurements: `quality` of the predictions in words, with its numbers
             `eval_accuracy` and `constant_accuracy`, or `eval_mean_absolute_error` and
-            `constant_mean_absolute_error`; `size_bytes`, `files`, `signatures`, `rows_scored` (0
-            if consumers' signatures scored none), `latency_ms`, `memory_mb`,
+            `constant_mean_absolute_error`; `predictions`, some of them beside their labels, with
+            the counts of a confusion matrix for classes; `size_bytes`, `files`, `signatures`,
+            `rows_scored` (0 if consumers' signatures scored none), `latency_ms`, `memory_mb`,
             `tensorflow_version`, `saved_by_tensorflow`, `oldest_tensorflow`, `seconds`, ...; a
             fact is absent if the check that measures it did not run. `unprotected`: protections
             that the system lacks.
@@ -161,6 +163,7 @@ class ValidationReport:
             if not all(is_text):
                 raise ValueError("a value has another type")
             _described(report.facts)
+            predictions_of(report.facts)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             expected = "Expected what ValidationReport.to_json has written"
             raise DataError(f"{expected}, but got {shown(text)} ({reason_of(error)}).") from error
@@ -177,7 +180,10 @@ class ValidationReport:
         counts = collections.Counter(result.status for result in self.results)
         template = html_templates(__package__).get_template("validation.html")
         facts = _described(self.facts)
-        return template.render(report=self, counts=counts, facts=facts, run=Markup(run))
+        predictions = predictions_of(self.facts)
+        return template.render(
+            report=self, counts=counts, facts=facts, predictions=predictions, run=Markup(run)
+        )
 
     def summary(self) -> str:
         """Returns the failures with their remedies as text, or one line if all checks passed."""

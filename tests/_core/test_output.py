@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -52,6 +53,44 @@ def run(tmp_path: Path, body: str, after: str = "") -> tuple[subprocess.Complete
     )
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["training.log"]
     return done, log.read_text()
+
+
+def test_a_status_is_shown_below_the_output_of_a_terminal_alone(tmp_path: Path) -> None:
+    script = """
+    import os, time
+    from generic_trainer._core.output import kept_output, show_status
+
+    def pause():
+        time.sleep(0.5)  # longer than the copying process sleeps
+
+    with kept_output(os.path.abspath("training.log")):
+        print("first")
+        show_status("half done")
+        pause()
+        print("12/100 of a bar", end="", flush=True)
+        pause()
+        show_status("nearly done")
+        pause()
+        print(", 100/100")
+        pause()
+    show_status("not shown after the end")
+    print("end")
+    """
+    terminal, end = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=end, stderr=end, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=300, check=True,
+    )  # fmt: skip
+    os.close(end)
+    shown = os.read(terminal, 10_000).decode()
+    os.close(terminal)
+    erased = "\r\x1b[K"
+    assert shown.replace("\r\n", "\n") == (
+        f"first\nhalf done{erased}12/100 of a bar, 100/100\nnearly done{erased}end\n"
+    )
+    assert (tmp_path / "training.log").read_text() == "first\n12/100 of a bar, 100/100\n"
+    assert done.returncode == 0
 
 
 def test_all_is_kept_and_shown_on_its_stream(tmp_path: Path) -> None:

@@ -78,8 +78,43 @@ def test_losses_that_span_much_have_a_logarithmic_axis_and_memory_one_from_zero(
         curves={"loss": [(1.0, 1000.0), (2.0, 1.0)]}, memory_mb=[(1.0, 900.0), (2.0, 1000.0)]
     )
     loss, memory = view_of(progress, "run", {}).charts
-    assert (loss.scale, loss.lowest, loss.highest) == ("logarithmic", "1", "1,000")
-    assert (memory.scale, memory.lowest, memory.highest) == ("", "0", "1,000")
+    assert loss.note == "logarithmic" and [text for _, text in loss.y_ticks][::3] == ["1", "1,000"]
+    assert memory.note == "" and [text for _, text in memory.y_ticks] == ["0", "500", "1,000"]
+
+
+def test_charts_have_ticks_and_show_the_values_under_the_pointer() -> None:
+    curves = {"accuracy": [(1.0, 0.90), (2.0, 0.94)], "val_accuracy": [(2.0, 0.92)]}
+    shown = view_of(Progress(curves=curves), "run", {})
+    (chart,) = shown.charts
+    assert [text for _, text in chart.x_ticks] == ["0", "0.5", "1", "1.5", "2"]
+    assert [text for _, text in chart.y_ticks] == ["0.9", "0.91", "0.92", "0.93", "0.94"]
+    texts = [text for _, _, text in chart.values]
+    assert texts == ["step 1:  0.9", "step 2:  0.94 validation 0.92"]
+    page = page_of(shown)
+    assert "does not begin at 0" in page and all(text in page for text in [">0.93<", *texts])
+
+
+def test_the_first_step_is_announced_while_it_is_traced(caplog: pytest.LogCaptureFixture) -> None:
+    progress = Progress(phase="training", epochs=3)
+    shown, lines = view_of(progress, "run", {}), LogLines()
+    assert shown.headline == "Training: tracing the first step"
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            lines(shown, progress)
+        progress.step = 1
+        lines(view_of(progress, "run", {}), progress)
+    assert caplog.messages == [
+        "Training: tracing the first step: so far 0:00:00",
+        "Training: step 1, so far 0:00:00",
+    ]
+
+
+def test_data_is_named_after_the_file_of_the_user(tmp_path: Path) -> None:
+    with recording(str(tmp_path), "run"):
+        note(phase="training", sources={"/tmp/run-1/examples/Split-train": f"data/{EVIL}.csv"})
+        note(read="3 examples of /tmp/run-1/examples/Split-train (1 file(s))")
+    assert dict(view(tmp_path).facts)["Data"] == f"3 examples of data/{EVIL}.csv (1 file(s))"
+    assert EVIL not in page_of(view(tmp_path))
 
 
 def test_the_first_log_line_comes_with_the_first_step(
@@ -121,7 +156,7 @@ def test_report_states_what_the_time_went_into(tmp_path: Path) -> None:
     assert {name: share for name, share in goodput.items() if share} == {
         "productive_training": 0.75, "program_startup": 0.25,
     }  # fmt: skip
-    assert "productive_training 75.0%" in (run_dir / "report.html").read_text()
+    assert "training 75%, starting 25%" in (run_dir / "report.html").read_text()
 
 
 def test_the_page_loads_itself_again_while_the_run_goes_on(tmp_path: Path) -> None:

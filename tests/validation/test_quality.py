@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from generic_trainer.validation import ServingContract
+from generic_trainer.validation import ServingContract, ValidationReport
+from generic_trainer.validation._predictions import predictions_of
 from tests.examples import example
 from tests.validation.conftest import Check
 from tests.validation.models import SERIALIZED, serving
@@ -100,7 +101,33 @@ def test_what_cannot_be_compared_is_not_judged(case: str, check: Check) -> None:
     fields = dict(fields)
     report = check(make(answer)(), contract(fields.pop("label", float), **fields))
     assert report["beats_constant"].status == "skip", report["beats_constant"]
-    assert "quality" not in report.facts
+    assert "quality" not in report.facts and "Predictions of" not in report.to_html()
+
+
+# Case of `CASES` → names of the classes and counts of the confusion matrix.
+MATRICES = {
+    "probabilities": (["0", "1"], [[200, 10], [0, 90]]),
+    "scores of classes": (["0", "1", "2"], [[100, 0, 0], [0, 100, 0], [0, 0, 100]]),
+    "classes": (["0", "1", "2"], [[0, 0, 0], [100, 100, 100], [0, 0, 0]]),
+    "words": (["cheap", "dear"], [[150, 0], [50, 100]]),
+    "numbers": ([], []),
+}
+
+
+@pytest.mark.parametrize("case", MATRICES)
+def test_report_has_predictions_beside_their_labels(case: str, check: Check) -> None:
+    answer, label, *_ = CASES[case]
+    report = check(make(answer)(), contract(label))
+    shown = predictions_of(report.facts)
+    assert shown is not None and len(shown.rows) == 10 and shown.label == "label"
+    names = [name for name, _ in shown.matrix]
+    assert (names, [[n for n, _ in row] for _, row in shown.matrix]) == MATRICES[case]
+    if shown.scatter:
+        assert [text for _, _, text in shown.scatter["points"]][3] == "3, predicted 4"
+        assert shown.rows[3] == ("90", "91")
+    assert (shown.scatter is None) == bool(names)
+    assert "Predictions of label" in report.to_html()
+    assert ValidationReport.from_json(report.to_json()) == report
 
 
 def test_few_examples_are_no_reason_to_warn(check: Check) -> None:

@@ -49,6 +49,11 @@ NO_REPORTS = [
     "",
     PASSED.to_json().replace('"seconds": 1.0', '"failing_examples": []'),
     PASSED.to_json().replace('"seconds": 1.0', '"failing_examples": {"example-1.pbtxt": 1}'),
+    PASSED.to_json().replace('"seconds": 1.0', '"predictions": []'),
+    PASSED.to_json().replace(
+        '"seconds": 1.0',
+        '"predictions": {"label": "", "examples": [], "classes": [1], "counts": [[1, 2]]}',
+    ),
     "[]",
     "{}",
     FAILED.to_json().replace('"fail"', '"bad"'),
@@ -76,6 +81,24 @@ def test_html_needs_nothing_but_itself_and_escapes() -> None:
     assert order == sorted(order)
     assert "track it" in page
     assert "1.23 MB in 4 files" in page
+
+
+def test_predictions_are_drawn_and_escaped() -> None:
+    evil = "<script>'\""
+    classes = {
+        "label": evil, "examples": [[evil, "b"]],
+        "classes": ["b", evil], "counts": [[7, 1], [0, 3]],
+    }  # fmt: skip
+    numbers = {
+        "label": evil, "examples": [[1.0, 2.0]], "points": [[1.0, 2.0], [float("nan"), 1e305]],
+    }  # fmt: skip
+    for fact in (classes, numbers):
+        report = ValidationReport("/models/taxi", (), {"predictions": fact})
+        page = ValidationReport.from_json(report.to_json()).to_html()
+        assert evil not in page and "&lt;script&gt;" in page and "nan" not in page
+    assert '<circle cx="190.0" cy="8.0" r="3"' in page  # 1 of 0 to 2, predicted 2
+    page = ValidationReport("/models/taxi", (), {"predictions": classes}).to_html()
+    assert [count for count in (">7<", ">1<", ">0<", ">3<") if count not in page] == []
 
 
 def test_what_a_model_says_commands_no_terminal() -> None:

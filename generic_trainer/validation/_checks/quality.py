@@ -8,6 +8,7 @@ import numpy as np
 from generic_trainer.validation._check import Finding, Skip, check, note, warn
 from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._predictions import predictions_fact
 from generic_trainer.validation._schema_rows import parsed
 from generic_trainer.validation._scoring import Outputs, is_float
 
@@ -44,7 +45,8 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
         values = [_values(row, label)[0] for row in rows[:count]]
         labels = np.array(values, dtype=object if isinstance(values[0], bytes) else None)
         if measured := _measured(outputs.get(label, _only(outputs)), labels):
-            metric, value, constant, answer = measured
+            metric, value, constant, answer, answers = measured
+            model.facts.update(predictions_fact(label, labels, answers))
             model.facts[f"eval_{metric}"], model.facts[f"constant_{metric}"] = value, constant
             text = f"{metric.replace('_', ' ')} {value:.4g} on {count} eval examples, "
             text += f"{constant:.4g} if each answer is {answer}"
@@ -88,8 +90,11 @@ def _scored(model: ModelUnderTest, name: str, rows: Sequence[Any]) -> Outputs:
 
 def _measured(
     output: np.ndarray | None, labels: np.ndarray
-) -> tuple[str, float, float, str] | None:
-    """Returns metric, its value, that of a constant answer, and this answer; None if unknown."""
+) -> tuple[str, float, float, str, np.ndarray] | None:
+    """Returns metric, its value, that of a constant answer, this answer, and all answers.
+
+    The answers are floats, or classes as the labels have them. None if they cannot be compared.
+    """
     if output is None or output.size == 0 or (is_float(output) and not np.isfinite(output).all()):
         return None
     answers = output.reshape(len(labels), -1)
@@ -106,10 +111,11 @@ def _measured(
         answers, are_scores = answers > 0.5, False
     answers = answers.reshape(-1)
     if are_scores:
-        numbers = labels.astype(np.float64)
-        error = float(np.abs(answers.astype(np.float64) - numbers).mean())
+        numbers, answers = labels.astype(np.float64), answers.astype(np.float64)
+        error = float(np.abs(answers - numbers).mean())
         of_mean = float(np.abs(numbers - numbers.mean()).mean())
-        return "mean_absolute_error", error, of_mean, "the mean of the labels"
+        return "mean_absolute_error", error, of_mean, "the mean of the labels", answers
     _, counts = np.unique(labels, return_counts=True)
-    share = float((answers == labels).mean())
-    return "accuracy", share, float(counts.max() / len(labels)), "the most frequent label"
+    share, constant = float((answers == labels).mean()), float(counts.max() / len(labels))
+    classes = answers if answers.dtype == object else answers.astype(np.int64)
+    return "accuracy", share, constant, "the most frequent label", classes
