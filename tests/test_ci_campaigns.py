@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.house import ROOT
+from tests.processes import wait_until
 
 VERSION = "generic_trainer/__init__.py"
 CUT_OFF = "sleep 1000"
@@ -84,10 +85,17 @@ def test_the_seed_is_that_of_the_day_of_the_commit(house: Path) -> None:
         ("exit 5", True),  # of pytest: no campaign of a room that changed
         (f"echo '[gw0] PASSED tests/a.py'; {CUT_OFF}", True),
         (f"echo '[gw0] PASSED tests/a.py'; echo '[gw1] FAILED tests/b.py'; {CUT_OFF}", False),
-        (HANGS, False),  # and nothing else ran
+        (HANGS, True),  # or the machine is slow: the output says that none has ended
     ],
     ids=["failed", "none", "cut off", "failed and cut off", "hangs"],
 )
 def test_ends_in_time(house: Path, campaigns: str, passes: bool) -> None:
     done = stage(house, campaigns, CAMPAIGNS_S="2")
     assert (done.returncode == 0) == passes, done.stdout + done.stderr
+    assert campaigns != HANGS or "0 campaigns ended" in done.stdout
+
+
+def test_what_a_campaign_has_started_ends_with_the_time(house: Path, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    stage(house, f"setsid sleep 1000 & echo $! >{started}; {CUT_OFF}", CAMPAIGNS_S="2")
+    assert wait_until(lambda: not Path("/proc", started.read_text().strip()).exists())
