@@ -90,7 +90,8 @@ def predictions_fact(label: str, labels: np.ndarray, answers: np.ndarray) -> dic
     pairs = list(zip(map(_plain, labels.tolist()), map(_plain, answers.tolist()), strict=True))
     found = {"label": label, "examples": _spread(pairs, _EXAMPLES)}
     if answers.dtype.kind == "f":
-        return {_FACT: {**found, "points": _spread(pairs, _MOST_POINTS)}}
+        points = [pair for pair in pairs if not any(isinstance(value, str) for value in pair)]
+        return {_FACT: {**found, "points": _spread(points, _MOST_POINTS)}}
     frequent = collections.Counter(value for pair in pairs for value in pair)
     classes = sorted(name for name, _ in frequent.most_common(_MOST_CLASSES))
     counted = collections.Counter(pairs)
@@ -114,13 +115,15 @@ def predictions_of(facts: Mapping[str, Any]) -> Predictions | None:
 
 def _spread(pairs: Sequence[tuple[_Value, _Value]], most: int) -> list[list[_Value]]:
     """Returns some of all, not the first ones: rows are often sorted."""
-    return [list(pair) for pair in pairs[:: -(-len(pairs) // most)]]
+    return [list(pair) for pair in pairs[:: max(1, -(-len(pairs) // most))]]
 
 
 def _plain(value: Any) -> _Value:
     if isinstance(value, bytes):
         return value.decode(errors="replace")[:_MOST_CHARACTERS]
-    return float(f"{value:.6g}") if isinstance(value, float) and math.isfinite(value) else value
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else str(value)  # JSON has no NaN
+    return value
 
 
 def _text(value: _Value) -> str:

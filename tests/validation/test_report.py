@@ -1,13 +1,17 @@
 """A report as JSON, as an HTML page and as a table on the terminal."""
 
 import io
+import json
+import math
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from generic_trainer.errors import DataError
 from generic_trainer.validation import Result, ValidationReport, print_report
+from generic_trainer.validation._predictions import predictions_fact, predictions_of
 
 FAILED = ValidationReport(
     "/models/<b>taxi</b>",
@@ -131,3 +135,11 @@ def test_terminal(report: ValidationReport, verdict: str) -> None:
         assert result.remedy in printed
     told = "Checked without protection from: writing, connections"
     assert (told in printed) == ("unprotected" in report.facts)
+
+
+def test_predictions_that_are_no_numbers_leave_the_report_json() -> None:
+    labels, answers = np.array([1.0, math.nan, 3.0]), np.array([1.5, 2.0, math.inf])
+    fact = predictions_fact("price", labels, answers)
+    found = predictions_of(json.loads(json.dumps(fact, allow_nan=False)))
+    assert found is not None and list(found.points) == [(1.0, 1.5)]
+    assert found.rows[1] == ("nan", "2")
