@@ -11,6 +11,8 @@ from tests.house import ROOT
 from tests.processes import wait_until
 
 VERSION = "generic_trainer/__init__.py"
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+
 CUT_OFF = "sleep 1000"
 HANGS = "trap '' INT; while :; do sleep 1; done"
 
