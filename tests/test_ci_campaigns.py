@@ -51,7 +51,7 @@ def stage(root: Path, campaigns: str, **environment: str) -> subprocess.Complete
         env={**os.environ, "PATH": path, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -30,10 +31,13 @@ def test_it_is_noted_while_the_notice_is_open() -> None:
 
 
 def test_saving_in_time_cancels_the_exit() -> None:
-    with SigtermNotice(grace_s=0.2) as notice:
+    with SigtermNotice(grace_s=300) as notice:
         terminate()
         assert notice.received
-    time.sleep(0.4)  # nothing ends this process
+    alarms = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    for alarm in alarms:
+        alarm.join(timeout=200)  # a cancelled one ends at once
+        assert not alarm.is_alive()
 
 
 @pytest.mark.parametrize("hangs", ["time.sleep(60)", "[None for _ in iter(int, 1)]"])

@@ -40,7 +40,9 @@ def test_the_terminal_shows_stages_the_training_and_little_else(penguin_run: Pen
     log = (penguin_run.runs_dir / "penguin" / "pipeline.log").read_text()
 
     assert lines_of(penguin_run, "Epoch 10/10")
-    assert len(penguin_run.output.splitlines()) < 60, penguin_run.output
+    # How often the status of a training is logged depends on how long it takes.
+    others = [line for line in penguin_run.output.splitlines() if "live_run: " not in line]
+    assert len(others) < 60, penguin_run.output
     assert "Setting to DenseTensor" in log
     assert "Setting to DenseTensor" not in penguin_run.output
 

@@ -145,7 +145,7 @@ def test_training_goes_on_whatever_the_controller_does(
         controller.server_close()
     start_s = time.monotonic()
     job = runner(tmp_path / "run", examples, "in_process")(FITS)
-    assert exported(job) and time.monotonic() - start_s < 60
+    assert exported(job) and time.monotonic() - start_s < 300
     (warning,) = [r.getMessage() for r in caplog.records if "TrainJob" in r.getMessage()]
     assert reason in warning
 
