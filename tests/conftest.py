@@ -39,6 +39,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"
 # Before Ray is imported: a line that two workers print counts as the line of both.
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+# Workers of Ray would give way to all others: beside two processes that test something else, a run
+# of a minute took six.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 # What the core stage of CI does not install: TFX, and packages of extras.

@@ -255,7 +255,7 @@ def no_process_runs(notes: Notes) -> bool:
     }
     # What Ray kills takes a moment to end.
     return wait_until(
-        lambda: not any(map(jobs.is_running, pids)) and not any(map(answers, addresses)), 20.0
+        lambda: not any(map(jobs.is_running, pids)) and not any(map(answers, addresses)), 120.0
     )
 
 
@@ -356,7 +356,7 @@ def test_lost_worker_is_replaced(
 # ---- code of others ------------------------------------------------------------------------------
 
 
-# Each takes long to trace in Keras 2.
+# It takes long to trace in Keras 2.
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["local", "ray"], indirect=True)
 def test_code_of_others_trains_as_it_is(run: Run) -> None:
