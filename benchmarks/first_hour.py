@@ -17,6 +17,7 @@ Tables are those of `benchmarks.own_tables`: of installed packages, and CSV file
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import shutil
@@ -139,7 +140,7 @@ def timed(
     if done.returncode:
         failed = commands[len(ticks) - 1]
         sys.exit(f"{failed}: exit status {done.returncode}\n{done.stdout[-4000:]}")
-    for command, start, end in zip(commands, ticks, ticks[1:], strict=True):
+    for command, (start, end) in zip(commands, itertools.pairwise(ticks), strict=True):
         seconds = end - start
         print(f"{seconds:8.1f} s  {command}", flush=True)
         yield command, seconds

@@ -5,6 +5,7 @@ import itertools
 import math
 import os
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 
 # Bytes around a record: its length, the checksum of that, and the checksum of the record.
 FRAME_BYTES = 8 + 4 + 4
+
+# Set while the reader in use streams records instead of taking rows from columns. The two have
+# different orders, and free memory decides between them: a fit that resumes has to compare.
+streaming = threading.Event()
 
 # A look at a file on an object store is one round trip, so several run in parallel.
 _PARALLEL_LOOKS = 16

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from generic_trainer._core.cluster import is_one_of_several
 from generic_trainer._core.progress import note
-from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files
+from generic_trainer._core.records import READ_ERRORS, RecordFile, match_files, streaming
 from generic_trainer._core.texts import reason_of
 from generic_trainer.data._budget import PATH_VARIABLE, ReaderBudget, ReadPath, checked_path
 from generic_trainer.data._cache import CacheFolder, columns_key, keep_columns, open_columns
@@ -216,6 +216,7 @@ class _Reader:
         self._path = path
         # By files and by the key of the parser.
         self._columns: dict[tuple[tuple[RecordFile, ...], str], Columns] = {}
+        streaming.clear()
 
     def __call__(
         self, file_pattern: str | Sequence[str], options: Any, schema: Any
@@ -247,6 +248,7 @@ class _Reader:
         _logger.info("Streaming %s: %s", _files_text(files), reason or "they are empty")
         note(read=f"{_place_of(files)}, streamed in batches of {size}", reader_batch_size=size)
         watch(files, parser)
+        streaming.set()
         return stream_dataset(files, parser, options, seed, in_cluster=in_cluster)
 
     def _columns_of(self, files: tuple[RecordFile, ...], parser: Parser, options: Any) -> Columns:

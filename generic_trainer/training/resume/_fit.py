@@ -39,6 +39,7 @@ from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.keras import is_class_of_keras, is_keras_3
 from generic_trainer._core.machine import available_cpus
 from generic_trainer._core.progress import note
+from generic_trainer._core.records import streaming
 from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, WorkerLostError
 from generic_trainer.training._watch import RESUMED, is_progress
@@ -91,6 +92,7 @@ class _Position:
         stopped: whether a callback has ended training after this batch.
         epochs: that `fit` was to train; None until it has ended.
         first: the epoch that `fit` began with, as Keras counts.
+        streams: whether the examples were streamed, which is an order of its own.
     """
 
     lengths: list[int] = dataclasses.field(default_factory=list)
@@ -100,6 +102,7 @@ class _Position:
     stopped: bool = False
     epochs: int | None = None
     first: int = 0
+    streams: bool = False
 
     @property
     def steps(self) -> int:
@@ -402,6 +405,15 @@ class Resume(_OfEitherKeras):
         consumed = self._position.consumed
         self._position, self._goal = goal, None
         self._muting.close()
+        if goal.streams != streaming.is_set() and not goal.done:
+            ways = "come from columns", "are streamed"
+            _logger.warning(
+                "The examples %s now, in another order than those of the checkpoint, which %s: in "
+                "this epoch some rows come twice and others never. Free memory and disk decide "
+                "which. Make room, or set GENERIC_TRAINER_READER_PATH to memory, disk or stream.",
+                ways[streaming.is_set()],
+                ways[goal.streams],
+            )
         with fitting(self._path):
             if not goal.done:
                 self._draws.end_replay(self._state.saved["random"], len(goal.lengths))
@@ -426,6 +438,7 @@ class Resume(_OfEitherKeras):
             self._state.find_variables()
             self._finds_variables = False
         start_s, position = time.monotonic(), self._position
+        position.streams = streaming.is_set()
         # A collective: a worker that saved after another step would wait for ever.
         keep_metrics_in_worker_0(self.model, are_sums=False)
         tensors = {}

@@ -1,5 +1,6 @@
 """A fit that was killed and resumed is the fit that was not."""
 
+import contextlib
 import gc
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from generic_trainer.data import TensorFlowDatasetOptions, make_dataset_factory
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import restore_weights, resume_callbacks
 from generic_trainer.training.resume import _manager, _schedule
@@ -229,3 +231,25 @@ def test_an_export_alone_finds_the_trained_weights(tmp_path: Path, keras: Any) -
     assert values(untrained) == values(trained)
     with pytest.raises(TrainingError, match="does not fit the model"):
         restore_weights(model(units=2), args)
+
+
+@pytest.mark.parametrize("ways", [("memory", "stream"), ("stream", "disk")])
+def test_examples_that_come_another_way_than_before_are_told_of(
+    tmp_path: Path, keras: Any, examples: str, ways: tuple[str, str], caplog: Any
+) -> None:
+    def fit(path: Any, end: int = 0) -> None:
+        read = make_dataset_factory(seed=1, path=path)
+        options = TensorFlowDatasetOptions(batch_size=10, num_epochs=None, label_key="y")
+        model = keras.Sequential([keras.Input([1], name="x"), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+        callbacks = [*resume_callbacks(fn_args(tmp_path), every_steps=1), ending(keras, end)]
+        caplog.clear()
+        with contextlib.suppress(Ended):
+            data = read([examples], options, helpers.read_schema())
+            model.fit(data, steps_per_epoch=5, epochs=2, verbose=0, callbacks=callbacks)
+
+    fit(ways[0], end=3)
+    fit(ways[0], end=2)
+    assert "some rows come twice" not in caplog.text
+    fit(ways[1])
+    assert "some rows come twice" in caplog.text
