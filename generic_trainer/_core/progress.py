@@ -40,7 +40,16 @@ _LATEST = 10  # speeds from which the time left is estimated
 _PRODUCTIVE, _STARTUP, _EVALUATION = "productive_training", "program_startup", "evaluation"
 _SAVING, _WASTED = "unproductive_checkpoint_save_time", "wasted_progress_from_disruption"
 _RECOVERY, _OTHER = "infrastructure_recovery_from_disruption", "other"
-_SPENT = (_PRODUCTIVE, _STARTUP, _EVALUATION, _SAVING, _WASTED, _RECOVERY, _OTHER)
+# And in words for readers.
+GOODPUT_PARTS = {
+    _PRODUCTIVE: "training",
+    _STARTUP: "starting",
+    _EVALUATION: "validating",
+    _SAVING: "saving checkpoints",
+    _WASTED: "steps that were lost",
+    _RECOVERY: "recovering from lost workers",
+    _OTHER: "after the last step",
+}
 
 Points = list[tuple[float, float]]
 
@@ -164,7 +173,7 @@ class Progress:
     started_s: float = 0.0
     changed_s: float = 0.0
     spent_s: dict[str, float] = dataclasses.field(
-        default_factory=lambda: dict.fromkeys(_SPENT, 0.0)
+        default_factory=lambda: dict.fromkeys(GOODPUT_PARTS, 0.0)
     )
     event_s: float = 0.0
     before_step: str = _STARTUP

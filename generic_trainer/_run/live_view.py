@@ -16,7 +16,7 @@ from generic_trainer._core.axes import Axis, number
 from generic_trainer._core.event_files import scalars_by_step
 from generic_trainer._core.files import gfile, read_whole
 from generic_trainer._core.keras import keras_module, keras_version
-from generic_trainer._core.progress import Points, Progress
+from generic_trainer._core.progress import GOODPUT_PARTS, Points, Progress
 from generic_trainer._core.texts import hyperparameter_values
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.validation import html_templates
@@ -30,16 +30,6 @@ _VALIDATION = ("val_", "validation_", "evaluation_", "eval_")
 _DUPLICATES = "_vs_iterations"  # of Keras' TensorBoard callback: the same values as by epoch
 # Phases in which the user's code trains, or reads data before or after that.
 GOES_ON = ("training", "validating", "adapting", "evaluating", "predicting")
-# Parts of the time, in words for readers.
-_PARTS = {
-    "productive_training": "training",
-    "program_startup": "starting",
-    "evaluation": "validating",
-    "unproductive_checkpoint_save_time": "saving checkpoints",
-    "wasted_progress_from_disruption": "steps that were lost",
-    "infrastructure_recovery_from_disruption": "recovering from lost workers",
-    "other": "after the last step",
-}
 LIVE_FILE, REPORT_FILE, LOG_FILE = "live.html", "report.html", "training.log"
 _LOG_TAIL = 20_000  # characters
 
@@ -176,7 +166,7 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
     facts = [
         ("Workers", workers if len(progress.tasks) > 1 else ""),
         ("Restarts", "\n".join(progress.restarts)),
-        ("Time", ", ".join(f"{_PARTS[name]} {share:.0%}" for name, share in spent if share)),
+        ("Time", ", ".join(f"{GOODPUT_PARTS[name]} {share:.0%}" for name, share in spent if share)),
         ("Checkpoints", f"{len(saved)}, the last at step {saved[-1]:,}" if saved else ""),
         ("Data", "\n".join(dict.fromkeys(data))),
     ]
