@@ -8,6 +8,8 @@ of several runs next to a reference that took turns with it. Each is appended to
 `benchmarks/history.jsonl` with machine and versions, and what has become worse since the last run
 on such a machine, by more than the runs differ among themselves, is named. `--no-history` leaves
 the file alone. `--write` measures nothing: it renders the newest figures into docs/benchmarks.md.
+`--stale` lists the benchmarks whose figures there are older than a tenth of the code that they
+measure; a release has none.
 """
 
 from __future__ import annotations
@@ -70,6 +72,24 @@ BENCHMARKS: dict[str, dict[str, list[str]]] = {
     "distribution": {"small": ["--runs", "1", "--launchers", "local"], "full": []},
     "data_parallel": {"small": ["--runs", "1"], "full": []},
 }
+# Name, up to a "/" → the rooms that its figures depend on.
+_STEP = ("_run", "executors", "launchers", "user_code", "validation")
+ROOMS = {
+    "reader": ("data",),
+    "training": ("data", "training"),
+    "steps": _STEP,
+    "overhead": _STEP,
+    "trials": ("trials",),
+    "searches": ("trials/_search.py",),
+    "quality": ("data",),
+    "validation": ("validation",),
+    "first_step": ("training",),
+    "checkpoint": ("training/resume",),
+    "recovery": ("launchers", "training/resume"),
+    "distribution": ("launchers", "training/distributed"),
+    "data_parallel": ("training/distributed",),
+}
+_STALE = 0.1
 _TAKE_CSV = ("training", "quality")
 _NEED_CSV = ("quality",)
 
@@ -89,11 +109,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cores", type=int, help="of each benchmark; several run at once")
     parser.add_argument("--no-history", action="store_true", help="append nothing to the history")
     parser.add_argument("--write", action="store_true", help="render the history, measure nothing")
+    parser.add_argument("--stale", action="store_true", help="list old figures, measure nothing")
     options = parser.parse_args(arguments)
     if options.write:
         write_page()
         return 0
     console = Console()
+    if options.stale:
+        for name, entry in newest().items():
+            rooms = ROOMS[name.partition("/")[0]]
+            share = _history.changed_share(entry, [f"generic_trainer/{room}" for room in rooms])
+            if share > _STALE:
+                changed = f"{share:.0%} of the lines of {', '.join(rooms)} have changed"
+                console.print(f"{name}, of {entry.when[:10]}: {changed}", soft_wrap=True)
+        return 0
     earlier = _history.entries()
     done, failed = [], []
 
@@ -175,7 +204,7 @@ def _run(
     console.print(f"{time.monotonic() - started:.0f} s", style="dim")
     machine = {**_history.machine(), "cores": len(cores)}
     facts = (_history.now(), round(load, 2), machine, _history.versions())
-    return Entry(name, size, *facts, figures)
+    return Entry(name, size, *facts, figures, _history.commit())
 
 
 def _table(done: Iterable[Entry]) -> Table:
@@ -211,16 +240,20 @@ def write_page() -> None:
     PAGE.write_text(f"{before}{_BEGIN}\n{rendered()}{_END}{after}", encoding="utf-8")
 
 
-def rendered() -> str:
-    """Returns the newest figures of each benchmark, full ones first, as Markdown."""
-    newest: dict[str, Entry] = {}
+def newest() -> dict[str, Entry]:
+    """Returns the newest entry of each benchmark, a full one where there is any."""
+    found: dict[str, Entry] = {}
     for entry in _history.entries():
-        known = newest.get(entry.benchmark)
+        known = found.get(entry.benchmark)
         if known is None or (entry.size, known.size) != ("small", "full"):
-            newest[entry.benchmark] = entry
+            found[entry.benchmark] = entry
+    return {name: found[name] for name in BENCHMARKS if name in found}
+
+
+def rendered() -> str:
+    """Returns the newest figures of each benchmark as Markdown."""
     lines = []
-    for name in sorted(newest, key=list(BENCHMARKS).index):
-        entry = newest[name]
+    for name, entry in newest().items():
         gpus = "".join(f", {gpu}" for gpu in entry.machine["gpus"])
         lines += [
             f"\n### {name}\n",

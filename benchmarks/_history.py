@@ -20,8 +20,20 @@ from typing import Any
 from benchmarks._figures import Figure
 from generic_trainer._core.machine import visible_gpus
 
-__all__ = ["HISTORY", "Entry", "append", "entries", "fallen", "last_like", "machine", "versions"]
+__all__ = [
+    "HISTORY",
+    "Entry",
+    "append",
+    "changed_share",
+    "commit",
+    "entries",
+    "fallen",
+    "last_like",
+    "machine",
+    "versions",
+]
 
+ROOT = Path(__file__).parents[1]
 HISTORY = Path(__file__).with_name("history.jsonl")
 _PACKAGES = ("generic-trainer", "tfx", "tensorflow", "keras", "tf-keras", "ray")
 
@@ -38,6 +50,7 @@ class Entry:
         machine: what `machine` returned.
         versions: what `versions` returned.
         figures: what was measured.
+        commit: of the code that ran; empty in early entries.
     """
 
     benchmark: str
@@ -47,6 +60,7 @@ class Entry:
     machine: dict[str, Any]
     versions: dict[str, str]
     figures: tuple[Figure, ...]
+    commit: str = ""
 
 
 def entries(path: Path = HISTORY) -> list[Entry]:
@@ -102,6 +116,39 @@ def fallen(entry: Entry, before: Entry | None) -> Iterator[tuple[Figure, Figure]
             worse = -worse
         if worse > max(figure.high - figure.low, earlier.high - earlier.low):
             yield figure, earlier
+
+
+def changed_share(entry: Entry, paths: Sequence[str], repository: Path = ROOT) -> float:
+    """Returns the share of the lines of files or folders that are not those which the entry ran.
+
+    Of an entry without a commit they are those of the last commit before it.
+
+    Args:
+        entry: of the history.
+        paths: within the repository.
+        repository: with the code of today as its work tree.
+    """
+    before = entry.commit or _git(repository, "rev-list", "-1", f"--before={entry.when}", "HEAD")
+    changed, lines = 0, 0
+    for line in _git(repository, "diff", "--numstat", before, "--", *paths).splitlines():
+        added, deleted, _ = line.split("\t", 2)
+        changed += 0 if added == "-" else max(int(added), int(deleted))  # "-": of a binary file
+    for name in _git(repository, "ls-files", "--", *paths).splitlines():
+        lines += (repository / name).read_bytes().count(b"\n")
+    return changed / max(1, lines)
+
+
+def commit() -> str:
+    """Returns the commit of the code of today; empty where there is no git."""
+    try:
+        return _git(ROOT, "rev-parse", "HEAD")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(repository), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def now() -> str:

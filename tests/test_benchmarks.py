@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from benchmarks import __main__ as benchmarks
 from benchmarks import _figures, _history
 from benchmarks._history import Entry
+from tests.house import ROOT
 
 RATE = _figures.compare("rate", [20.0, 30.0, 22.0], "steps/s", "TFX", [10.0, 10.0, 11.0])
 TIME = _figures.compare("time", [1.0, 1.2], "s", "TFX", [2.0, 2.0], less_is_better=True)
@@ -69,6 +71,43 @@ def test_only_runs_on_such_a_machine_at_that_size_are_compared() -> None:
     assert _history.last_like(ENTRY, others) is None
     newer = dataclasses.replace(ENTRY, when="2026-02-01T00:00:00+00:00")
     assert _history.last_like(ENTRY, [*others, ENTRY, newer, *others]) is newer
+
+
+def test_changed_lines_are_counted_since_the_commit_of_an_entry(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        who = {
+            f"GIT_{role}_{key}": "me"
+            for role in ("AUTHOR", "COMMITTER")
+            for key in ("NAME", "EMAIL")
+        }
+        dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+        subprocess.run(
+            ["git", "-C", tmp_path, *arguments], env=os.environ | who | dates, check=True
+        )
+
+    room, other = tmp_path / "room", tmp_path / "other"
+    room.mkdir()
+    for day, lines in ((1, range(10)), (3, [*range(7), 70, 80, 90])):
+        date = f"2026-01-0{day}T00:00:00+00:00"
+        if day == 1:
+            git("init", "--quiet")
+        (room / "code.py").write_text("".join(f"{line}\n" for line in lines))
+        other.write_text(f"{day}\n" * 50)
+        git("add", ".")
+        git("commit", "--quiet", "--message", f"day {day}")
+    then, now = (
+        dataclasses.replace(ENTRY, when=f"2026-01-0{day}T12:00:00+00:00") for day in (2, 4)
+    )
+    assert _history.changed_share(then, ["room"], tmp_path) == 0.3
+    assert _history.changed_share(now, ["room"], tmp_path) == 0.0
+    named = dataclasses.replace(now, commit="HEAD~1")
+    assert _history.changed_share(named, ["room"], tmp_path) == 0.3
+
+
+def test_the_rooms_of_each_benchmark_exist() -> None:
+    for name in benchmarks.BENCHMARKS:
+        for room in benchmarks.ROOMS[name.partition("/")[0]]:
+            assert (ROOT / "generic_trainer" / room).exists()
 
 
 def test_each_benchmark_is_there_and_takes_its_arguments() -> None:
