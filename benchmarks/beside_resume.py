@@ -210,8 +210,11 @@ def _seen(folder: Path) -> collections.Counter[int]:
     """Returns row → how often the weights at the end have seen it."""
     effective: list[tuple[int, list[int]]] = []
     for process in _steps(folder):
-        if len(process) > 1 and process[1][0] > process[0][0] + 1:
-            del process[0]  # with which GenericTrainer makes variables, and whose effect it undoes
+        steps = [step for step, _ in process]
+        # GenericTrainer makes variables by a step 0 whose effect it undoes. The next one is that of
+        # the checkpoint, if there is one.
+        if steps == [0] or (len(steps) > 1 and steps[1] > steps[0] + 1):
+            del process[0]
         if process:  # what follows the checkpoint that it begins with is lost
             effective = [each for each in effective if each[0] < process[0][0]] + process
     return collections.Counter(row for _, rows in effective for row in rows)
