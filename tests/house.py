@@ -32,6 +32,14 @@ def run_python(
     return done
 
 
+def git(root: Path, *words: str) -> str:
+    """Runs git in a repository that a test makes; it must succeed. Returns its output."""
+    name = "-c", "user.name=test", "-c", "user.email=test@example.com"
+    done = subprocess.run(["git", *name, *words], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 @dataclasses.dataclass(frozen=True)
 class Import:
     """One import, also one inside a function.

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from benchmarks import __main__ as benchmarks
 from benchmarks import _figures, _history
 from benchmarks._history import Entry
-from tests.house import ROOT
+from tests.house import ROOT, git
 
 RATE = _figures.compare("rate", [20.0, 30.0, 22.0], "steps/s", "TFX", [10.0, 10.0, 11.0])
 TIME = _figures.compare("time", [1.0, 1.2], "s", "TFX", [2.0, 2.0], less_is_better=True)
@@ -73,28 +72,18 @@ def test_only_runs_on_such_a_machine_at_that_size_are_compared() -> None:
     assert _history.last_like(ENTRY, [*others, ENTRY, newer, *others]) is newer
 
 
-def test_changed_lines_are_counted_since_the_commit_of_an_entry(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
-        who = {
-            f"GIT_{role}_{key}": "me"
-            for role in ("AUTHOR", "COMMITTER")
-            for key in ("NAME", "EMAIL")
-        }
-        dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
-        subprocess.run(
-            ["git", "-C", tmp_path, *arguments], env=os.environ | who | dates, check=True
-        )
-
+def test_changed_lines_are_counted_since_the_commit_of_an_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     room, other = tmp_path / "room", tmp_path / "other"
     room.mkdir()
+    git(tmp_path, "init", "--quiet")
     for day, lines in ((1, range(10)), (3, [*range(7), 70, 80, 90])):
-        date = f"2026-01-0{day}T00:00:00+00:00"
-        if day == 1:
-            git("init", "--quiet")
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"2026-01-0{day}T00:00:00+00:00")
         (room / "code.py").write_text("".join(f"{line}\n" for line in lines))
         other.write_text(f"{day}\n" * 50)
-        git("add", ".")
-        git("commit", "--quiet", "--message", f"day {day}")
+        git(tmp_path, "add", ".")
+        git(tmp_path, "commit", "--quiet", "--message", f"day {day}")
     then, now = (
         dataclasses.replace(ENTRY, when=f"2026-01-0{day}T12:00:00+00:00") for day in (2, 4)
     )

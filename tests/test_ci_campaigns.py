@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import ROOT
+from tests.house import ROOT, git
 from tests.processes import wait_until
 
 VERSION = "generic_trainer/__init__.py"
@@ -29,13 +29,6 @@ def house(tmp_path: Path) -> Path:
         git(root, "add", "--all")
         git(root, "commit", "--quiet", "--message", others)
     return root
-
-
-def git(root: Path, *words: str) -> str:
-    name = "-c", "user.name=test", "-c", "user.email=test@example.com"
-    done = subprocess.run(["git", *name, *words], cwd=root, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def stage(root: Path, campaigns: str, **environment: str) -> subprocess.CompletedProcess[str]:
