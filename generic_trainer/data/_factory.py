@@ -216,7 +216,7 @@ class _Reader:
         self._path = path
         # By files and by the key of the parser.
         self._columns: dict[tuple[tuple[RecordFile, ...], str], Columns] = {}
-        streaming.clear()
+        streaming.clear()  # of an earlier run in this process
 
     def __call__(
         self, file_pattern: str | Sequence[str], options: Any, schema: Any
