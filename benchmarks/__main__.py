@@ -80,7 +80,7 @@ ROOMS = {
     "steps": _STEP,
     "overhead": _STEP,
     "trials": ("trials",),
-    "searches": ("trials/_search.py",),
+    "searches": ("trials/_algorithms.py", "trials/_search.py"),
     "quality": ("data",),
     "validation": ("validation",),
     "first_step": ("training",),

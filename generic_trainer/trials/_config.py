@@ -6,7 +6,7 @@ Source: the experiment configuration of Determined 0.12 and 0.13.
 from __future__ import annotations
 
 import copy
-import dataclasses
+import inspect
 import logging
 import math
 import os
@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field
 from generic_trainer._core.options import STRICT, Expected, reported
 from generic_trainer._core.texts import describe, is_number
 from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.trials._algorithms import ALGORITHMS, Length
 from generic_trainer.trials._gone import NamesSuccessors
 from generic_trainer.trials._hyperparameters import Hyperparameter, parse_hyperparameters
 from generic_trainer.trials.errors import InvalidExperimentException
@@ -33,23 +34,13 @@ _PLACES = {
     "data_layer": ("host_storage_path", "bucket_directory_path", "~/data/determined"),
 }
 
-# Searcher → the fields that it needs, and those that it may have beside them.
-_COMMON = "name metric smaller_is_better"
-_HALVING = "divisor max_concurrent_trials"
-_ADAPTIVE = f"mode max_rungs bracket_rungs {_HALVING}"
-_SEARCHERS: Mapping[str, tuple[str, str]] = {
-    "single": ("max_length", ""),
-    "random": ("metric max_length max_trials", "max_concurrent_trials"),
-    "grid": ("metric max_length", "max_concurrent_trials"),
-    "adaptive": ("metric max_length budget", _ADAPTIVE),
-    "adaptive_simple": ("metric max_length max_trials", _ADAPTIVE),
-    "adaptive_asha": ("metric max_length max_trials", _ADAPTIVE),
-    "sync_halving": ("metric max_length num_rungs budget", _HALVING),
-    "async_halving": ("metric max_length num_rungs max_trials", _HALVING),
-}
+# Fields of `searcher` without a default → what they are. The others have one.
 _NEEDED = {
     "max_length": "such as {'batches': 1000}, how long a trial trains",
     "metric": "the validation metric by which trials are compared",
+    "max_trials": "the number of trials",
+    "num_rungs": "the number of rungs",
+    "budget": "such as {'batches': 100000}, how long all trials train together",
 }
 # Names of 0.12 → of 0.13. They count steps, of `batches_per_step` batches each.
 _STEPS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
@@ -139,27 +130,6 @@ class ExperimentConfig(NamesSuccessors, dict[str, Any]):
         return None if records is None else int(records)
 
 
-@dataclasses.dataclass(frozen=True)
-class Length:
-    """A number of batches, records or epochs."""
-
-    count: int
-    unit: str = "batches"
-
-    def to_batches(self, global_batch_size: int, records_per_epoch: int) -> int:
-        """Returns the number of whole batches, 1 for what is less."""
-        if self.unit == "batches":
-            return self.count
-        if self.unit == "records":
-            return max(min(1, self.count), self.count // global_batch_size)
-        if records_per_epoch <= 0:
-            raise ConfigurationError(
-                f"{{'epochs': {self.count}}} needs records_per_epoch, the number of training "
-                "records, at the top level of the experiment configuration"
-            )
-        return Length(self.count * records_per_epoch, "records").to_batches(global_batch_size, 0)
-
-
 def _whole(value: Any) -> Any:
     """Returns a whole number that is written as 1e3 or "12"; any other value as it is."""
     is_text = isinstance(value, str) and value.isdecimal()
@@ -216,7 +186,7 @@ class Searcher(Section, extra="forbid"):
         max_length: of a trial.
     """
 
-    name: Literal[tuple(_SEARCHERS)] = "single"  # type: ignore[valid-type]
+    name: Literal[tuple(ALGORITHMS)] = "single"  # type: ignore[valid-type]
     metric: str | None = None
     smaller_is_better: bool = True
     max_length: _Length = Length(0)
@@ -231,6 +201,12 @@ class Searcher(Section, extra="forbid"):
     source_trial_id: _Source = None
     source_checkpoint_uuid: _Source = None
     train_stragglers: Any = None
+
+    def fields(self) -> list[str]:
+        """Returns the fields that have a meaning with this name; see `_algorithms`."""
+        own = [*inspect.signature(ALGORITHMS[self.name]).parameters]
+        compares = [] if self.name == "single" else ["metric", "max_concurrent_trials"]
+        return compares + own
 
     def is_better(self, value: float, best: float | None) -> bool:
         """Whether a metric is finite, and the first or strictly better than the best so far."""
@@ -342,11 +318,10 @@ def parse_experiment(
     """
     experiment = check_fields(raw, default_batches)
     searcher = experiment.searcher
-    needed, _ = _SEARCHERS[searcher.name]
     problems = [
-        f"searcher.{field} is needed: {_NEEDED.get(field, f'the searcher is {searcher.name!r}')}"
-        for field in needed.split()
-        if field not in searcher.model_fields_set
+        f"searcher.{field} is needed: {_NEEDED[field]}"
+        for field in searcher.fields()
+        if field in _NEEDED and field not in searcher.model_fields_set
     ]
     if searcher.budget is not None and searcher.budget.unit != searcher.max_length.unit:
         problems.append(
@@ -388,8 +363,8 @@ def _of_today(written: Any, default_batches: int | None) -> Any:
 def log_unused(experiment: ExperimentSettings, *, is_job: bool) -> None:
     """Names in the log the fields that have no meaning here, where they are given."""
     searcher = experiment.searcher
-    used = f"{_COMMON} {' '.join(_SEARCHERS[searcher.name])}".split()
-    unused = {f"searcher.{name}" for name in searcher.model_fields_set if name not in used}
+    used = {"name", "metric", "smaller_is_better", *searcher.fields()}
+    unused = {f"searcher.{name}" for name in searcher.model_fields_set - used}
     unused |= {name for name in _WITHOUT_MEANING if experiment.raw.get(name)}
     unused |= {*(() if is_job else _OF_A_JOB)} & experiment.model_fields_set
     if not is_job and experiment.resources.ray:

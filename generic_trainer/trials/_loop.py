@@ -17,7 +17,8 @@ from generic_trainer._core.progress import note
 from generic_trainer._core.texts import did_you_mean, is_number
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training.distributed import agree_to_stop
-from generic_trainer.trials._config import ExperimentSettings, Length
+from generic_trainer.trials._algorithms import Length
+from generic_trainer.trials._config import ExperimentSettings
 
 _logger = logging.getLogger(__name__)
 

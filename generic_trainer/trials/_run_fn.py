@@ -20,7 +20,9 @@ from generic_trainer._core.files import delete_tree, write_whole
 from generic_trainer.data import count_examples, counting_anew
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
-from generic_trainer.trials._config import ExperimentSettings, Length, log_unused, parse_experiment
+from generic_trainer.trials._algorithms import Length
+from generic_trainer.trials._cluster_part import ClusterPart
+from generic_trainer.trials._config import ExperimentSettings, log_unused, parse_experiment
 from generic_trainer.trials._loop import (
     Controller,
     TrialProgress,
@@ -31,7 +33,7 @@ from generic_trainer.trials._loop import (
     run,
 )
 from generic_trainer.trials._pipeline import Pipeline, experiment_config, in_pipeline, tuned_values
-from generic_trainer.trials._search import ClusterPart, Search
+from generic_trainer.trials._search import Search
 from generic_trainer.trials._trial import (
     Trial,
     TrialRun,
@@ -60,7 +62,7 @@ def run_fn_from_trial(trial_class: type[Trial]) -> Callable[[Any], None]:
        that has no length, it is `train_args.num_steps`; if it has epochs without
        `records_per_epoch`, an epoch is the examples of `fn_args.train_files`.
     3. Several trials run one after another, or side by side on the launcher's workers, as the
-       searcher is configured; see `_search`. The best one is exported,
+       searcher is configured; see `_algorithms` and `_cluster_part`. The best one is exported,
        from its best checkpoint; without a metric it is the last state.
     4. Every trial is recorded in `trials.json` in the ModelRun artifact, its metrics under
        `trials/<number>` for TensorBoard.

@@ -1,12 +1,15 @@
 """The experiment configuration."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials._config import Length, log_unused, parse_experiment
+from generic_trainer.trials._algorithms import ALGORITHMS, Length
+from generic_trainer.trials._config import log_unused, parse_experiment
 from generic_trainer.trials._pipeline import experiment_config, tuned_values
+from tests.house import ROOT
 
 
 def test_defaults():
@@ -25,6 +28,35 @@ def test_steps_of_the_first_releases_are_scheduling_units():
     assert experiment.scheduling_unit == 20
     lengths = experiment.searcher.max_length, experiment.min_validation_period
     assert lengths == (Length(200), Length(60))
+
+
+def documented_searchers():
+    """Returns (name, fields that it needs, fields that it may have) of each row of the document."""
+    text = (ROOT / "docs" / "trial-configuration.md").read_text(encoding="utf-8")
+    rows = text.partition("| `searcher.name` |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[set(re.findall(r"\w+", cell)) for cell in row.split("|")[1:4]] for row in rows]
+
+
+def test_all_searchers_are_documented():
+    assert set().union(*(name for name, _, _ in documented_searchers())) == {*ALGORITHMS}
+
+
+@pytest.mark.parametrize(("name", "needed", "optional"), documented_searchers())
+def test_a_searcher_takes_the_fields_that_are_documented(name, needed, optional, caplog):
+    [name] = name
+    compares = name != "single"
+    given = {"metric": "loss", "smaller_is_better": True, "max_concurrent_trials": 1}
+    given |= {"max_length": 1, "budget": 1, "max_trials": 1, "num_rungs": 1, "divisor": 2}
+    given |= {"mode": "standard", "max_rungs": 1, "bracket_rungs": [1], "train_stragglers": True}
+    log_unused(parse_experiment({"searcher": {"name": name, **given}}), is_job=False)
+    [record] = caplog.records
+    unused = set(re.findall(r"searcher\.(\w+)", record.getMessage()))
+    compared = {"metric", "max_concurrent_trials"} if compares else {"metric"}
+    assert given.keys() - unused == needed | optional | compared | {"smaller_is_better"}
+    with pytest.raises(ConfigurationError) as caught:
+        parse_experiment({"searcher": {"name": name}})
+    missing = set(re.findall(r"searcher\.(\w+) is needed", str(caught.value)))
+    assert missing == needed | ({"metric"} if compares else set())
 
 
 @pytest.mark.parametrize(

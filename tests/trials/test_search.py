@@ -2,10 +2,15 @@
 
 import contextlib
 import json
+import re
+import statistics
+import textwrap
 
 import pytest
 
 from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials import _algorithms
+from generic_trainer.trials._algorithms import ALGORITHMS
 from generic_trainer.trials._config import parse_experiment
 from generic_trainer.trials._search import Search
 from generic_trainer.trials.errors import InvalidHP
@@ -79,6 +84,36 @@ def test_a_trial_that_ended_early_does_not_go_on():
         max_concurrent_trials=5,
     )
     assert lengths(done) == {1: 1, 2: 1, 3: 1, 4: 4, 5: 1}
+
+
+@pytest.mark.parametrize("name", ["random", "async_halving"])
+def test_a_budget_without_a_meaning_changes_nothing(name):
+    size = {"max_trials": 3, "num_rungs": 1}
+    assert simulate(name, 8, budget=80, **size) == simulate(name, 8, **size)
+
+
+@pytest.fixture
+def median_stopping(monkeypatch):
+    """Runs the algorithm that the docstring shows, in place of `random`."""
+    [code] = re.findall(r"::\n\n(    @(?:.*\n)+?)\n*Source:", _algorithms.__doc__)
+    names = {**vars(_algorithms), "statistics": statistics}
+    exec(textwrap.dedent(code), names)
+    monkeypatch.setitem(ALGORITHMS, "random", names["median_stopping"])
+
+
+def test_an_algorithm_proposes_what_trains_next(median_stopping):
+    metrics = {1: 3, 2: 4, 3: 2, 4: float("inf"), 5: 1}
+    done = simulate("random", 8, metrics.get, max_trials=5)
+    assert done == [(1, 2), (1, 8), (2, 2), (3, 2), (3, 8), (4, 2), (5, 2), (5, 8)]
+
+
+def test_an_algorithm_gets_the_metrics_of_trials_that_train(median_stopping, run_experiment):
+    trials = run_experiment(Descent, descending(max_trials=6))
+    early = [trial["history"][1]["validation"]["loss"] for trial in trials]
+    seen = [statistics.median(early[:count]) for count in range(1, 7)]
+    expected = [8 if loss <= median else 2 for loss, median in zip(early, seen, strict=True)]
+    assert [trial["batches"] for trial in trials] == expected
+    assert set(expected) == {2, 8}
 
 
 def test_parts_share_the_trials():

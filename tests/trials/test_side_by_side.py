@@ -10,9 +10,10 @@ import pytest
 
 from generic_trainer._core.cluster import cluster_addresses, this_task
 from generic_trainer.training import distributed
-from generic_trainer.trials import _run_fn, _search
+from generic_trainer.trials import _cluster_part, _run_fn
+from generic_trainer.trials._cluster_part import ClusterPart
 from generic_trainer.trials._config import parse_experiment
-from generic_trainer.trials._search import ClusterPart, Search
+from generic_trainer.trials._search import Search
 from tests.processes import tf_config
 from tests.trials.conftest import make_fn_args
 from tests.trials.descent import RATE, Descent, watched
@@ -23,7 +24,7 @@ ASHA = {"name": "adaptive_asha", "max_trials": 24, "max_length": {"batches": 16}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: Any) -> None:
-    monkeypatch.setattr(_search, "_POLL_S", 0.01)
+    monkeypatch.setattr(_cluster_part, "_POLL_S", 0.01)
 
 
 def settings(searcher: Any, **fields: Any) -> Any:
