@@ -11,6 +11,7 @@ from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.training.resume._fit import Resume
 from generic_trainer.training.resume._manager import CheckpointManager, fitting
+from generic_trainer.training.resume._not_finite import ON_NAN
 from generic_trainer.training.resume._schedule import Schedule
 from generic_trainer.training.resume._state import ModelState
 
@@ -28,6 +29,7 @@ def resume_callbacks(
     wait_s: float = 0.0,
     preemption_grace_s: float = 25.0,
     name: str = "fit",
+    on_nan: str = "error",
 ) -> list[Any]:
     """Returns callbacks that resume a killed `model.fit` at the batch of its last checkpoint.
 
@@ -63,6 +65,9 @@ def resume_callbacks(
     6. The end of `fit` is saved too: a run that is killed in its evaluation or export does not
        train again. Publishing the model deletes the checkpoints.
     7. With several workers, all call this; only the chief keeps checkpoints.
+    8. Weights that are not finite end the attempt before they are saved. The next attempt repeats
+       the steps since the last checkpoint, and its error names the batch, the rows, the feature,
+       and the first layer whose output is not finite. Several workers or replicas name the step.
 
     Args:
         fn_args: the argument of `run_fn`.
@@ -76,6 +81,8 @@ def resume_callbacks(
         preemption_grace_s: how long after SIGTERM, in seconds, the running step may take before
             the process exits without a checkpoint.
         name: a name for this `fit`, if `run_fn` has several.
+        on_nan: what to do about weights that are not finite. "error" ends the run and names the
+            rows that are to blame; "skip" leaves these rows out; "ignore" does not look.
 
     Raises:
         ConfigurationError: an argument is wrong, `fn_args` has no `checkpoint_dir`, or another
@@ -89,6 +96,8 @@ def resume_callbacks(
         problems.append(f"every_steps: expected at least 1, found {every_steps}")
     if every_s is not None and every_s <= 0:
         problems.append(f"every_s: expected more than 0 s, found {every_s}")
+    if on_nan not in ON_NAN:
+        problems.append(f"on_nan: expected one of {', '.join(ON_NAN)}, found {on_nan!r}")
     directory: str = getattr(fn_args, "checkpoint_dir", None) or ""
     if not directory:
         problems.append(
@@ -109,6 +118,7 @@ def resume_callbacks(
         functools.partial(Schedule, every_steps, every_s),
         preemption_grace_s,
         getattr(fn_args, "model_run_dir", None) or "",
+        on_nan,
         max_to_keep=max_to_keep,
         wait_s=wait_s,
     )

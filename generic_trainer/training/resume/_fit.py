@@ -57,6 +57,7 @@ from generic_trainer.training.resume._callback_state import (
 from generic_trainer.training.resume._clocks import now
 from generic_trainer.training.resume._draws import Draws
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint, fitting
+from generic_trainer.training.resume._not_finite import NanWatch
 from generic_trainer.training.resume._randomness import Unsaved, shared_variables
 from generic_trainer.training.resume._reader import (
     data_differ,
@@ -144,13 +145,14 @@ class Resume(_OfEitherKeras):
         schedule_for: Callable[..., Schedule],
         grace_s: float,
         run_dir: str,
+        on_nan: str,
         **manager: Any,
     ) -> None:
         """See `resume_callbacks`; the further arguments are those of `CheckpointManager`."""
         super().__init__()
         self._open_manager = functools.partial(CheckpointManager, directory, **manager)
         self._directory, self._schedule_for, self._grace_s = directory, schedule_for, grace_s
-        self._run_dir = run_dir
+        self._run_dir, self._nan_watch = run_dir, NanWatch(on_nan)
         self._others: list[Any] = []  # of the same fit, once it has begun an epoch
         self._still_s = 0.0  # for the last checkpoint
         self._resources, self._muting = contextlib.ExitStack(), contextlib.ExitStack()
@@ -197,6 +199,7 @@ class Resume(_OfEitherKeras):
             # Keras 3 counts whole executions, also if the data end within the last one.
             self._lacking = self.model.steps_per_execution - 1 if is_keras_3(self.model) else 0
             self._state, self._draws = ModelState(self.model, self._others), Draws(self.model)
+            self._nan_watch.begin(self.model, self._state, self._directory)
             opened.enter_context(self._replaced("on_epoch_begin", self._begin_epoch))
             saved = self._manager.latest()
             if saved is not None:
@@ -250,6 +253,8 @@ class Resume(_OfEitherKeras):
                 self.model.stop_training = position.batches >= goal.lengths[-1]
             return
         position.stopped = self.model.stop_training
+        if not position.stopped:  # else a callback has acted
+            self._nan_watch.look(self._logs, position)
         if self._stop.is_due(position.steps, is_wanted=self._notice.received):
             self._save(wait=True)
             if self._stop.is_common:
@@ -339,6 +344,7 @@ class Resume(_OfEitherKeras):
         if self in found and not hasattr(self, "_callback_state"):
             # Last: a checkpoint must have what other callbacks made of the same batch.
             found.sort(key=lambda each: each is self)
+            self._nan_watch.waits = any(getattr(e, "restore_best_weights", False) for e in found)
             bars = [each for each in found if is_class_of_keras(type(each), "ProgbarLogger")]
             others = [e for e in found[:-1] if e not in bars and not is_progress(e)]
             self._others += [each for each in others if not is_optional(each)]
@@ -387,7 +393,7 @@ class Resume(_OfEitherKeras):
             within = goal is not None and shuffles_within_a_pass(iterator, goal.done)
             self._reads_all = within or self._draws.reads_all
         if goal is None:
-            self._logs = self._function(iterator)
+            self._logs = self._nan_watch.step(self._function, iterator, position)
             return self._logs
         self._mute_evaluation(True)
         lengths = goal.lengths[len(position.lengths) :]
@@ -439,6 +445,9 @@ class Resume(_OfEitherKeras):
             self._finds_variables = False
         start_s, position = time.monotonic(), self._position
         position.streams = streaming.is_set()
+        is_stopped = self.model.stop_training  # by TerminateOnNaN, for example
+        if not is_stopped and not self._nan_watch.look(self._logs, position, at_weights=True):
+            return
         # A collective: a worker that saved after another step would wait for ever.
         keep_metrics_in_worker_0(self.model, are_sums=False)
         tensors = {}

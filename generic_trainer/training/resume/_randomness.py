@@ -178,7 +178,7 @@ class Unsaved:
         for variable in _others(saved):
             _, before = self._before.get(id(variable), (None, None))
             after = _sample(variable)
-            if after is not None and (before is None or not np.array_equal(before, after)):
+            if after is not None and (before is None or not _are_same(before, after)):
                 names.add(variable.name)
         if names:
             _logger.warning(
@@ -223,6 +223,11 @@ def _sample(variable: Any) -> np.ndarray | None:
         values: np.ndarray = tf.reshape(variable, [-1])[:_MOST_COMPARED].numpy()
         return values
     return None
+
+
+def _are_same(before: np.ndarray, after: np.ndarray) -> bool:
+    # NaN that stays is no change. The dtypes of ml_dtypes, such as bfloat16, are of kind "V".
+    return np.array_equal(before, after, equal_nan=before.dtype.kind in "fcV")
 
 
 def stateful_draws_of_graph(graph: tf.Graph) -> list[str]:
