@@ -61,7 +61,8 @@ def feed_for(
         texts = records or [b"text %d" % row for row in range(rows)]
         return Feed({name: np.array(texts, dtype=object)}, "strings", False, False, whole)
     made_up_tensors = {name: _made_up_tensor(tensor) for name, tensor in tensors.items()}
-    return Feed(made_up_tensors, "made-up tensors", False, False, whole)
+    known = all(tensor.shape is not None for tensor in tensors.values())
+    return Feed(made_up_tensors, "made-up tensors", False, False, whole, ranks_known=known)
 
 
 def inputs_of(

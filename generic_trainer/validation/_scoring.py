@@ -62,6 +62,7 @@ class Feed:
         whole: inputs whose first dimension is not free, or that have none: each call gets all of
             their values.
         records: the serialized examples that the rows are, none where tensors were made up.
+        ranks_known: whether the signature declares how many dimensions each input has.
     """
 
     inputs: dict[str, np.ndarray]
@@ -70,6 +71,7 @@ class Feed:
     serialized: bool
     whole: frozenset[str] = frozenset()
     records: tuple[bytes, ...] = ()
+    ranks_known: bool = True
 
     @property
     def rows(self) -> int:
@@ -88,8 +90,13 @@ class Feed:
         """Whether the inputs fit together; made-up row lengths, for example, would not.
 
         Integers of rank 0 or 1, beside other inputs, may be the lengths, splits or shape of those.
+        A made-up input of unknown rank may be a vector where the model multiplies with a matrix.
         """
-        if self.records or len(self.inputs) < 2:
+        if self.records:
+            return True
+        if not self.ranks_known:
+            return False
+        if len(self.inputs) < 2:
             return True
         return not any(each.dtype.kind in "iu" and each.ndim < 2 for each in self.inputs.values())
 

@@ -66,6 +66,11 @@ def unknown_words_fail() -> tf.Module:
     return _table(["cash", "card"], -1, lambda row: tf.gather([0.5], row))
 
 
+def input_of_any_rank() -> tf.Module:
+    x = tf.TensorSpec(None, tf.float32, name="x")  # a scalar, or rows of three
+    return serving(lambda x: {"y": tf.ones([2, 3]) + x}, x)
+
+
 def path_behind_functions() -> tf.Module:
     read = tf.function(tf.io.read_file)
 
@@ -169,6 +174,7 @@ FINDINGS = [
     (words_like_paths, EVALUATED, "absolute_paths", "pass", ""),
     (path_behind_functions, UNKNOWN, "absolute_paths", "fail", "/data/words.txt"),
     (unknown_words_fail, SERVED, "scores", "skip", "made-up words"),
+    (input_of_any_rank, SERVED, "scores", "warn", "Incompatible shapes"),
     (checkpoint_inside, SERVED, "file_ops", "pass", ""),
     (checkpoint_inside, SERVED, "absolute_paths", "pass", ""),
     (checkpoint_restored, SERVED, "file_ops", "fail", ""),
