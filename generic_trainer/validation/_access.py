@@ -112,7 +112,9 @@ class Assets:
     """
 
     def __init__(self, graph: Graph, tracked: set[str]) -> None:
-        self._graph, self._placed, self._tracked = graph, graph.placed, tracked
+        self._graph = graph
+        self._placed = graph.placed
+        self._tracked = tracked
         # Any tensor can be an input of a signature: a client then feeds it, whatever its node does.
         self._fed = {
             node_name(tensor)
@@ -157,7 +159,7 @@ class Assets:
         elif node.op == "ReadVariableOp" and not graph:
             yield from self._origins_of_variable(node_name(node.input[0]))
         elif _HANDS_ON.fullmatch(node.op):
-            yield from ((graph, node_name(each)) for each in node.input if each[0] != "^")
+            yield from ((graph, node_name(source)) for source in node.input if source[0] != "^")
         else:
             yield None
 
@@ -186,11 +188,14 @@ class Assets:
 
     def _origins_of_argument(self, graph: str, name: str) -> Iterator[Place | None]:
         """The same for an argument of a function, which its callers give."""
-        callers = [each for each in self._graph.callers.get(graph, ()) if each in self._graph.when]
+        callers = [
+            caller for caller in self._graph.callers.get(graph, ()) if caller in self._graph.when
+        ]
         if not callers:
             yield None
             return
-        objects, arguments = self._graph.meta_graph.object_graph_def, self._graph.arguments[graph]
+        objects = self._graph.meta_graph.object_graph_def
+        arguments = self._graph.arguments[graph]
         functions = objects.concrete_functions
         bound = functions[graph].bound_inputs if graph in functions else ()
         index = arguments.index(name) - len(arguments) + len(bound)
@@ -200,11 +205,11 @@ class Assets:
                 is_constant = node.WhichOneof("kind") == "constant"
                 yield ("", node.constant.operation) if is_constant else None
         for place in callers:
-            tensors = [each for each in self._placed[place].input if each[0] != "^"]
+            tensors = [tensor for tensor in self._placed[place].input if tensor[0] != "^"]
             if self._placed[place].op in _CALLS:
                 tensors = [tensors[arguments.index(name)]]
             # Elsewhere, as with a dataset's, an argument can be any of what the node is given.
-            yield from ((place[0], node_name(each)) for each in tensors)
+            yield from ((place[0], node_name(tensor)) for tensor in tensors)
 
 
 def _resource_name(handle: Any) -> str:

@@ -106,8 +106,8 @@ def printable(text: str, keep: str = "") -> str:
         escapes.
     """
 
-    def safe(found: re.Match[str]) -> str:
-        return found[0] if found[0] in keep else found[0].encode("unicode_escape").decode()
+    def safe(match: re.Match[str]) -> str:
+        return match[0] if match[0] in keep else match[0].encode("unicode_escape").decode()
 
     return _UNSAFE.sub(safe, text)
 
@@ -217,8 +217,8 @@ def all_checks() -> tuple[Check, ...]:
     # By name and not before they are needed: they import this module, and NumPy.
     importlib.import_module(f"{__package__}._checks")
     followers: dict[str | None, list[Check]] = {}
-    for each in CHECKS.values():
-        followers.setdefault(each.after, []).append(each)
+    for registered in CHECKS.values():
+        followers.setdefault(registered.after, []).append(registered)
     ordered: list[Check] = []
     waiting = [*reversed(followers.get(None, [])), *followers[""]]
     while waiting:

@@ -134,7 +134,8 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
 
     def _attempt(self, partial: PartialReport, request: dict[str, Any]) -> None:
         """Runs the remaining checks in one process."""
-        partial.checking, partial.is_advisory = None, False
+        partial.checking = None
+        partial.is_advisory = False
         log_start = self._log.seek(0, os.SEEK_END)
         events, sent = Pipe(duplex=False)
         with events:
@@ -300,7 +301,8 @@ class PartialReport:
         """Notes an event of `_runner`."""
         self.facts.update(event.get("facts", {}))
         if event["event"] == "start":
-            self.checking, self.is_advisory = event["check"], event["advisory"]
+            self.checking = event["check"]
+            self.is_advisory = event["advisory"]
         elif event["event"] == "result":
             self.results.append(Result(**event["result"]))
         self.complete = event["event"] == "complete"

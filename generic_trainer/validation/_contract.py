@@ -35,7 +35,9 @@ _MODULES = {  # of protos
 _TENSOR = re.compile(r"\w+(\[((None|-?\d{1,18})(,(None|-?\d{1,18}))*,?)?\])?")
 _SERVED_BY = re.compile(r"tensorflow(?:[-_]serving)?==2\.(\d{1,3})(?:\.\w+)*")
 # Names of nodes in a pipeline, whose own ids contain the component's name as a rule.
-EVALUATOR, BULK_INFERRER, INFRA_VALIDATOR = "evaluator", "bulk_?inferr?er", "infra_?validator"
+EVALUATOR = "evaluator"
+BULK_INFERRER = "bulk_?inferr?er"
+INFRA_VALIDATOR = "infra_?validator"
 _SERVER = f"pusher|{INFRA_VALIDATOR}|serving"
 
 
@@ -56,8 +58,8 @@ def _tensor(value: str) -> str:
 def _servers(values: tuple[str, ...]) -> tuple[str, ...]:
     known = minors()
     for value in values:
-        found = _SERVED_BY.fullmatch(value.replace(" ", ""))
-        if found is None or int(found[1]) not in known:
+        match = _SERVED_BY.fullmatch(value.replace(" ", ""))
+        if match is None or int(match[1]) not in known:
             kinds = "'tensorflow==2.N' or 'tensorflow_serving==2.N'"
             is_tflite = value.startswith("tflite")
             why = ": ops of TFLite have versions of their own" if is_tflite else ""

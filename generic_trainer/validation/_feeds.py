@@ -53,10 +53,10 @@ def feed_for(
         return Feed(inputs, _REAL if is_real else _MADE_UP, is_real, True, whole, tuple(records))
     named = {} if serialized else input_features(model, signature)
     made_up = _made_up_examples(named.values(), model.schema, rows)
-    for each, source in ((records, _REAL), (made_up, _MADE_UP)):
-        if (columns := _columns(each, tensors)) is not None:
-            is_real = each is records
-            return Feed(columns, f"features of {source}", is_real, False, whole, tuple(each))
+    for examples, source in ((records, _REAL), (made_up, _MADE_UP)):
+        if (columns := _columns(examples, tensors)) is not None:
+            is_real = examples is records
+            return Feed(columns, f"features of {source}", is_real, False, whole, tuple(examples))
     if serialized:  # any text
         texts = records or [b"text %d" % row for row in range(rows)]
         return Feed({name: np.array(texts, dtype=object)}, "strings", False, False, whole)
@@ -141,7 +141,8 @@ def _made_up_tensor(tensor: Tensor) -> np.ndarray:
     shape = [None] if tensor.shape is None else tensor.shape
     free = [RECORDS, *[_FREE_DIM] * len(shape)]
     dims = [size if dim is None else dim for dim, size in zip(shape, free, strict=False)]
-    generator, count = np.random.default_rng(0), math.prod(dims)
+    generator = np.random.default_rng(0)
+    count = math.prod(dims)
     if tensor.dtype.name == "string":
         texts = [b"text %d" % row for row in range(count)]
         return np.array(texts, dtype=object).reshape(dims)

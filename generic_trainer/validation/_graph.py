@@ -96,9 +96,15 @@ class Graph:
     """
 
     def __init__(self, meta_graph: Any) -> None:
-        self.meta_graph, graph_def = meta_graph, meta_graph.graph_def
-        self.functions = {each.signature.name: each for each in graph_def.library.function}
-        graphs = {"": graph_def.node, **{n: each.node_def for n, each in self.functions.items()}}
+        self.meta_graph = meta_graph
+        graph_def = meta_graph.graph_def
+        self.functions = {
+            function.signature.name: function for function in graph_def.library.function
+        }
+        graphs = {
+            "": graph_def.node,
+            **{n: function.node_def for n, function in self.functions.items()},
+        }
         self.placed = {(f, node.name): node for f, nodes in graphs.items() for node in nodes}
         self.arguments = {
             name: [argument.name for argument in function.signature.input_arg]
@@ -121,8 +127,11 @@ class Graph:
     @functools.cached_property
     def when(self) -> dict[Place, When]:
         """When a node runs, of those that do; the earlier of several reasons counts."""
-        meta_graph, saver = self.meta_graph, self.meta_graph.saver_def
-        served = [n for each in meta_graph.signature_def.values() for n in tensors_of(each.outputs)]
+        meta_graph = self.meta_graph
+        saver = meta_graph.saver_def
+        served: list[str] = []
+        for signature in meta_graph.signature_def.values():
+            served += tensors_of(signature.outputs)
         for key in _INIT_COLLECTIONS:
             served.extend(meta_graph.collection_def[key].node_list.value)
         starts: dict[When, Iterable[Place]] = {
@@ -149,10 +158,12 @@ class Graph:
         def onward(place: Place) -> Iterator[Place]:
             if place in self.placed and not (place[0] == "" and place[1] in fed):
                 node = self.placed[place]
-                yield from ((place[0], node_name(each)) for each in node.input)
+                yield from ((place[0], node_name(source)) for source in node.input)
                 yield from self._inside(functions_of(node))
 
-        return {each: self.placed[each] for each in reached(places, onward) if each in self.placed}
+        return {
+            place: self.placed[place] for place in reached(places, onward) if place in self.placed
+        }
 
     def computing(self, tensors: Iterable[str]) -> set[Place]:
         """Returns the places that give tensors of the graph itself their values.
@@ -164,17 +175,17 @@ class Graph:
             function, text = tensor
             if (node := self.placed.get((function, node_name(text)))) is None:
                 return  # an argument; the inputs of the call are followed
-            yield from ((function, each) for each in node.input if each[0] != "^")
+            yield from ((function, source) for source in node.input if source[0] != "^")
             for name in self.functions.keys() & functions_of(node):
                 called = self.functions[name]
                 outputs = [called.ret[output.name] for output in called.signature.output_arg]
                 if _CALLS.fullmatch(node.op):
                     number = int(text.rpartition(":")[2]) if ":" in text else 0
                     outputs = outputs[number : number + 1]
-                yield from ((name, each) for each in outputs)
+                yield from ((name, output) for output in outputs)
 
-        found = reached((("", tensor) for tensor in tensors), sources)
-        return {(function, node_name(tensor)) for function, tensor in found}
+        tensors_read = reached((("", tensor) for tensor in tensors), sources)
+        return {(function, node_name(tensor)) for function, tensor in tensors_read}
 
     def upstream_of(
         self, readers: Iterable[Node], through: Container[str] | None = None
@@ -191,16 +202,18 @@ class Graph:
             if place in self.placed:
                 if through is not None and self.placed[place].op not in through:
                     return
-                yield from ((function, node_name(each)) for each in self.placed[place].input)
+                yield from ((function, node_name(source)) for source in self.placed[place].input)
             elif name in self.arguments.get(function, ()):
                 # Inputs of a call are the function's arguments, behind a condition or the like.
                 from_end = self.arguments[function].index(name) - len(self.arguments[function])
                 for caller in self.callers.get(function, ()):
-                    inputs = [each for each in self.placed[caller].input if each[0] != "^"]
+                    inputs = [source for source in self.placed[caller].input if source[0] != "^"]
                     if len(inputs) >= -from_end:
                         yield caller[0], node_name(inputs[from_end])
 
-        read = [(node.function, node_name(each)) for node in readers for each in node.proto.input]
+        read = [
+            (node.function, node_name(source)) for node in readers for source in node.proto.input
+        ]
         return set(reached(read, sources))
 
     def dtype_of(self, tensor: str) -> Any:
@@ -263,12 +276,12 @@ def _called_by_load(meta_graph: Any) -> set[str]:
     objects = meta_graph.object_graph_def.nodes
     called = [
         child.node_id
-        for each in objects
-        for child in each.children
+        for node in objects
+        for child in node.children
         if child.local_name in _RESOURCE_METHODS
     ]
     called += [
-        saveable.restore_function for each in objects for saveable in each.saveable_objects.values()
+        saveable.restore_function for node in objects for saveable in node.saveable_objects.values()
     ]
     names = [name for number in called for name in objects[number].function.concrete_functions]
     bare = [objects[number].bare_concrete_function.concrete_function_name for number in called]
@@ -277,14 +290,14 @@ def _called_by_load(meta_graph: Any) -> set[str]:
 
 def reached(start: Iterable[_T], onward: Callable[[_T], Iterable[_T]]) -> dict[_T, None]:
     """Returns all that can be reached, each once: the start, what follows on it, and so on."""
-    found: dict[_T, None] = {}
+    seen: dict[_T, None] = {}
     waiting = list(start)
     while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found[each] = None
-            waiting += onward(each)
-    return found
+        item = waiting.pop()
+        if item not in seen:
+            seen[item] = None
+            waiting += onward(item)
+    return seen
 
 
 def _replacements(library: Any) -> Iterator[str]:
@@ -293,7 +306,7 @@ def _replacements(library: Any) -> Iterator[str]:
     TensorFlow runs them in place of others: of a function whose gradient is computed, and of an
     implementation that is meant for another device.
     """
-    yield from (each.gradient_func for each in library.gradient)
+    yield from (gradient.gradient_func for gradient in library.gradient)
     yield from (f.signature.name for f in library.function if "api_implements" in f.attr)
 
 

@@ -22,12 +22,18 @@ import psutil
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.forkserver.server import die_with_parent
 
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWUSER = 0x10000000
 # Where the C library keeps named semaphores, which Python's thread pools have.
 SHARED_MEMORY = Path("/dev/shm")
-_MS_NOSUID, _MS_NODEV = 2, 4
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
-_MS_PRIVATE, _MS_RELATIME = 1 << 18, 1 << 21
+_MS_NOSUID = 2
+_MS_NODEV = 4
+_MS_RDONLY = 1
+_MS_REMOUNT = 32
+_MS_BIND = 4096
+_MS_REC = 16384
+_MS_PRIVATE = 1 << 18
+_MS_RELATIME = 1 << 21
 
 
 def move(model_dir: str, target: Path) -> tuple[bool, list[str]]:
@@ -113,7 +119,7 @@ def make_read_only(work: Path) -> None:
         OSError: a file system stays writable.
     """
     _mount(str(work), work, None, _MS_BIND)
-    for mounted in [Path(each.mountpoint) for each in psutil.disk_partitions(all=True)]:
+    for mounted in [Path(partition.mountpoint) for partition in psutil.disk_partitions(all=True)]:
         if mounted not in (work, SHARED_MEMORY):
             flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _kept_flags(mounted)
             _mount("none", mounted, None, flags)
@@ -137,7 +143,8 @@ def _hidden_copy(files: ModelFiles, target: Path) -> None:
     Raises:
         OSError: the kernel does not allow it.
     """
-    uid, gid = os.getuid(), os.getgid()
+    uid = os.getuid()
+    gid = os.getgid()
     libc_call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
     die_with_parent()  # the new user namespace's capabilities have undone it
     Path("/proc/self/setgroups").write_text("deny")
@@ -185,7 +192,9 @@ def libc_call(function: str, *arguments: int | bytes | None) -> int:
         AttributeError: the library does not have it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    wide = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
+    wide = (
+        ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments
+    )
     result: int = getattr(libc, function)(*wide)
     if result < 0:
         code = ctypes.get_errno()

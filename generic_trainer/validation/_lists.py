@@ -16,7 +16,7 @@ DTYPE_OF_LIST = {kind: dtype for dtype, kind in LISTS.items()}
 
 def filled(example: Any) -> set[str]:
     """Returns the features of a `tf.train.Example` that have a value."""
-    return {n for n, each in example.features.feature.items() if _size(each)}
+    return {n for n, feature in example.features.feature.items() if _size(feature)}
 
 
 def _size(feature: Any) -> int:
@@ -38,18 +38,18 @@ def parallel_lists(
         rules: name → the number of values that the schema allows, the same for such lists.
         divided: see `partitions`.
     """
-    sizes = {name: _size(each) for name, each in example.features.feature.items()}
+    sizes = {name: _size(feature) for name, feature in example.features.feature.items()}
     groups: dict[Any, list[str]] = {}
     for name in names:
         key = (sizes[name], rules.get(name)) if sizes.get(name, 0) > 1 else name
         groups.setdefault(key, []).append(name)
-    found = {name: group for group in groups.values() for name in group}
+    group_of = {name: group for group in groups.values() for name in group}
     for name, lists in (divided or {}).items():
         for other in sorted(lists):
-            if name in found and other in found and found[name] is not found[other]:
-                joined = found[name] + found[other]
-                found |= dict.fromkeys(joined, joined)
-    return found
+            if name in group_of and other in group_of and group_of[name] is not group_of[other]:
+                joined = group_of[name] + group_of[other]
+                group_of |= dict.fromkeys(joined, joined)
+    return group_of
 
 
 def partitions(
@@ -65,13 +65,13 @@ def partitions(
         features: name → feature that a signature parses.
         schema: perhaps with a `tensor_representation_group`, which states it.
     """
-    found: dict[str, set[str]] = {}
+    divided_by: dict[str, set[str]] = {}
     for group in () if schema is None else schema.tensor_representation_group.values():
-        for each in group.tensor_representation.values():
-            for partition in each.ragged_tensor.partition:
+        for representation in group.tensor_representation.values():
+            for partition in representation.ragged_tensor.partition:
                 if partition.row_length:
-                    path = each.ragged_tensor.feature_path.step
-                    found.setdefault(partition.row_length, set()).update(path[-1:])
+                    path = representation.ragged_tensor.feature_path.step
+                    divided_by.setdefault(partition.row_length, set()).update(path[-1:])
     lists = [name for name, feature in features.items() if feature.dense_size is None]
     by_lengths: dict[tuple[int, ...], set[str]] = {}
     rows = [example.features.feature for example in examples]
@@ -82,10 +82,10 @@ def partitions(
     for name in lists:
         if features[name].dtype == "int64":
             numbers = [list(row[name].int64_list.value) if name in row else [] for row in rows]
-            divided = {each for key in _divisions(numbers) for each in by_lengths.get(key, ())}
+            divided = {other for key in _divisions(numbers) for other in by_lengths.get(key, ())}
             if divided := divided - {name}:
-                found.setdefault(name, set()).update(divided)
-    return found
+                divided_by.setdefault(name, set()).update(divided)
+    return divided_by
 
 
 def _divisions(rows: list[list[int]]) -> Iterator[tuple[int, ...]]:

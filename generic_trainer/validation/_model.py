@@ -79,20 +79,20 @@ def read_variables(prefix: Path) -> Variables:
     import tensorflow as tf
 
     reader = tf.train.load_checkpoint(str(prefix))
-    found = Variables()
+    variables = Variables()
     for name, dtype in sorted(reader.get_variable_to_dtype_map().items()):
         try:
             value = reader.get_tensor(name)
         except Exception as error:
-            found.unreadable[name] = reason_of(error)
+            variables.unreadable[name] = reason_of(error)
             continue
         if dtype.is_floating or dtype.is_complex:
             flat = np.asarray(value).reshape(-1)
             pieces = [flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK)]
             if odd := [piece for piece in pieces if not np.isfinite(piece).all()]:
                 has_nan = any(np.isnan(piece).any() for piece in odd)
-                (found.nan if has_nan else found.infinite).append(name)
-    return found
+                (variables.nan if has_nan else variables.infinite).append(name)
+    return variables
 
 
 @dataclasses.dataclass(eq=False)
@@ -143,7 +143,7 @@ class ModelUnderTest:
         """
         if self.contract.format is not None or self.is_saved_model:
             return []
-        tflite = {each.path for each in self.tflite_models if not each.problem}
+        tflite = {lite.path for lite in self.tflite_models if not lite.problem}
         paths = [path for path in self.files if path in tflite or path.suffix in OTHER_SUFFIXES]
         # A file inside a SavedModel further down belongs to that one.
         nested = [path.parent for path in self.files if path.name in SAVED_MODEL_FILES]
@@ -202,7 +202,7 @@ class ModelUnderTest:
         """
         if not all(is_inside(asset.filename) for asset in self.assets):
             return set()
-        used = {place for each in self.signatures.values() for place in each.nodes}
+        used = {place for signature in self.signatures.values() for place in signature.nodes}
         names = {node_name(asset.tensor_info.name) for asset in self.assets}
         return {name for name in names if ("", name) not in used}
 
@@ -303,7 +303,8 @@ class ModelUnderTest:
     @contextlib.contextmanager
     def at_least(self, seconds: float) -> Iterator[Budget]:
         """Has the block probe for so many seconds, even if the budget has fewer left."""
-        shared, self.budget = self.budget, Budget(max(self.budget.left_s, seconds))
+        shared = self.budget
+        self.budget = Budget(max(self.budget.left_s, seconds))
         try:
             yield self.budget
         finally:
@@ -388,10 +389,10 @@ class ModelUnderTest:
 
     def scored(self, *, served: bool = False) -> dict[str, Scores]:
         """Returns `scores`, or `served_scores`; raises `Skip` if there are none."""
-        found = self.served_scores if served else self.scores
-        if not found:
+        scores = self.served_scores if served else self.scores
+        if not scores:
             raise Skip("nothing to test: no row was scored, see 'scores'")
-        return found
+        return scores
 
     @functools.cached_property
     def loaded(self) -> Any:

@@ -35,7 +35,11 @@ def minor_of(version: str) -> Minor:
 
 @functools.cache
 def _dtypes() -> dict[int, str]:
-    return {int(number): name for number, _, name in (each.partition(" ") for each in _lines()[1])}
+    names = {}
+    for line in _lines()[1]:
+        number, _, name = line.partition(" ")
+        names[int(number)] = name
+    return names
 
 
 @functools.cache
@@ -68,7 +72,8 @@ def known_by(fact: str) -> frozenset[Minor]:
 
 def span(fact: str) -> str:
     """Returns the releases that know a fact, in words."""
-    oldest, newest = min(known_by(fact)), max(known_by(fact))
+    oldest = min(known_by(fact))
+    newest = max(known_by(fact))
     until = "or later" if newest == max(minors()) else f"to 2.{newest}"
     return f"TensorFlow 2.{oldest} {until}"
 
@@ -88,11 +93,11 @@ def _facts(node: Any) -> Iterator[str]:
     for name, value in node.attr.items():
         attribute = f"{node.op}.{name}"
         yield from (f for f in (attribute, f"{attribute}~") if not _is_default(f, name, node))
-        numbers = (each % _REFERENCE for each in (value.type, *value.list.type))
+        numbers = (number % _REFERENCE for number in (value.type, *value.list.type))
         dtypes = [_dtypes().get(number, str(number)) for number in numbers]
         yield from (f"={dtype}" for dtype in dtypes)
-        texts = [each.decode(errors="replace") for each in (value.s, *value.list.s)]
-        yield from (f"{attribute}={each}" for each in (*dtypes, *texts, value.i))
+        texts = [text.decode(errors="replace") for text in (value.s, *value.list.s)]
+        yield from (f"{attribute}={fact}" for fact in (*dtypes, *texts, value.i))
     lacking = set(_can_lack().get(node.op, ())).difference(node.attr)
     yield from (f"{node.op}.{name}?" for name in lacking)
 
@@ -103,7 +108,10 @@ def _is_default(fact: str, name: str, node: Any) -> bool:
         return False
     definition = internals.TF_FIND_OP.get()(node.op)
     attributes = () if definition is None else definition.attr
-    return any(each.name == name and each.default_value == node.attr[name] for each in attributes)
+    return any(
+        attribute.name == name and attribute.default_value == node.attr[name]
+        for attribute in attributes
+    )
 
 
 def described(fact: str) -> str:

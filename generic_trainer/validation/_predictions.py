@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 _FACT = "predictions"
-_EXAMPLES, _MOST_POINTS, _MOST_CLASSES = 10, 300, 12
+_EXAMPLES = 10
+_MOST_POINTS = 300
+_MOST_CLASSES = 12
 _MOST_CHARACTERS = 40  # of a class
 _SIZE, _LEFT, _TOP = 260, 60, 8  # of the scatter plot, in the units of its SVG
 
@@ -49,11 +51,11 @@ class Predictions:
     @property
     def matrix(self) -> list[tuple[str, list[tuple[int, float]]]]:
         """The confusion matrix: class, then count and share of its examples for each prediction."""
-        rows = zip(self.classes, self.counts, strict=True)
-        return [
-            (_text(name), [(count, count / (sum(counts) or 1)) for count in counts])
-            for name, counts in rows
-        ]
+        rows = []
+        for name, counts in zip(self.classes, self.counts, strict=True):
+            total = sum(counts) or 1
+            rows.append((_text(name), [(count, count / total) for count in counts]))
+        return rows
 
     @property
     def scatter(self) -> dict[str, Any] | None:
@@ -88,15 +90,15 @@ def predictions_fact(label: str, labels: np.ndarray, answers: np.ndarray) -> dic
         answers: the predictions, of the same shape; floats are numbers, all others classes.
     """
     pairs = list(zip(map(_plain, labels.tolist()), map(_plain, answers.tolist()), strict=True))
-    found = {"label": label, "examples": _spread(pairs, _EXAMPLES)}
+    fact = {"label": label, "examples": _spread(pairs, _EXAMPLES)}
     if answers.dtype.kind == "f":
         points = [pair for pair in pairs if not any(isinstance(value, str) for value in pair)]
-        return {_FACT: {**found, "points": _spread(points, _MOST_POINTS)}}
+        return {_FACT: {**fact, "points": _spread(points, _MOST_POINTS)}}
     frequent = collections.Counter(value for pair in pairs for value in pair)
     classes = sorted(name for name, _ in frequent.most_common(_MOST_CLASSES))
     counted = collections.Counter(pairs)
     counts = [[counted[row, column] for column in classes] for row in classes]
-    return {_FACT: {**found, "classes": classes, "counts": counts}}
+    return {_FACT: {**fact, "classes": classes, "counts": counts}}
 
 
 def predictions_of(facts: Mapping[str, Any]) -> Predictions | None:
@@ -107,10 +109,10 @@ def predictions_of(facts: Mapping[str, Any]) -> Predictions | None:
     """
     if _FACT not in facts:
         return None
-    found = pydantic.TypeAdapter(Predictions).validate_python(facts[_FACT])
-    if len({len(found.classes), len(found.counts), *map(len, found.counts)}) != 1:
+    predictions = pydantic.TypeAdapter(Predictions).validate_python(facts[_FACT])
+    if len({len(predictions.classes), len(predictions.counts), *map(len, predictions.counts)}) != 1:
         raise ValueError("the confusion matrix is not square")
-    return found
+    return predictions
 
 
 def _spread(pairs: Sequence[tuple[_Value, _Value]], most: int) -> list[list[_Value]]:

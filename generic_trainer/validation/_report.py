@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-_JSON_FILE, _HTML_FILE = "report.json", "report.html"
+_JSON_FILE = "report.json"
+_HTML_FILE = "report.html"
 _EXAMPLE_FILE = re.compile(r"example-\d{1,4}\.pbtxt")
 _SHOWN_CHARACTERS = 600  # of an example
 # Label of a measurement, its fact, and its form for readers.
@@ -237,7 +238,8 @@ def print_report(report: ValidationReport, console: Console | None = None) -> No
     console.print()
     for label, value in _described(report.facts):
         console.print(Text.assemble((f"{label}: ", "dim"), value))
-    failed, warned = len(report.failures), len(report.warnings)
+    failed = len(report.failures)
+    warned = len(report.warnings)
     skipped = sum(result.status == "skip" for result in report.results)
     if not report.passed:
         console.print(f"[bold red]FAILED[/] {failed} check{'s' * (failed != 1)}")
@@ -256,7 +258,9 @@ def _printable(fact: Any) -> Any:
     if isinstance(fact, str):
         return printable(fact)
     if isinstance(fact, float) and not math.isfinite(fact):
-        return "NaN" if math.isnan(fact) else "Infinity" if fact > 0 else "-Infinity"
+        if math.isnan(fact):
+            return "NaN"
+        return "Infinity" if fact > 0 else "-Infinity"
     if isinstance(fact, Mapping):
         return {_printable(key): _printable(value) for key, value in fact.items()}
     if isinstance(fact, (list, tuple)):

@@ -100,7 +100,8 @@ def _confined_model(request: Mapping[str, Any]) -> ModelUnderTest:
     contract = ServingContract.from_json(request["contract"])
     machine.be_first_to_be_killed(_OOM_SCORE)
     folder = Path(request["scratch"], uuid.uuid4().hex)
-    target, work = folder / "moved", folder / "work"
+    target = folder / "moved"
+    work = folder / "work"
     work.mkdir(parents=True)
     contract, unreadable = fetch(
         request["model_dir"], contract, target, folder, request["fetch_environment"]

@@ -30,10 +30,17 @@ from generic_trainer.validation._isolation import SHARED_MEMORY, libc_call, make
 _MAX_FILE_BYTES = 256 * MIB  # what the rehearsal of an Evaluator writes is a thousandth of it
 _MAX_THREADS = 4096  # of a model; TensorFlow's pools have a few for each processor
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_ABI_REQUEST, _PATH_BENEATH = 1, 1
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-_TRUNCATE, _IOCTL_DEVICE = 1 << 14, 1 << 15
+_CREATE_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT_SELF = 446
+_ABI_REQUEST = 1
+_PATH_BENEATH = 1
+_EXECUTE = 1 << 0
+_WRITE_FILE = 1 << 1
+_READ_FILE = 1 << 2
+_READ_DIR = 1 << 3
+_TRUNCATE = 1 << 14
+_IOCTL_DEVICE = 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
@@ -45,12 +52,16 @@ _DEVICES = re.compile(
     r"null|zero|full|u?random|tty|nvidia.*|dri|kfd|dxg|accel.*|neuron.*|infiniband|vfio"
 )
 
-_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 22, 38, 2
+_PR_SET_SECCOMP = 22
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_MODE_FILTER = 2
 _CLONE_THREAD = 0x00010000
-_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
+_ALLOW = 0x7FFF0000
+_REFUSE = 0x00050000
 _LOAD, _IF_EQUAL, _IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06  # of the Berkeley packet filter
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in seccomp_data, little-endian
-_CLONE3, _X32 = 435, 0x40000000
+_CLONE3 = 435
+_X32 = 0x40000000
 # Machine → its AUDIT_ARCH, the number of clone, and those of the calls that are refused: socket,
 # fork, vfork, execve, execveat, io_uring_setup.
 _CALLS = {
@@ -145,7 +156,7 @@ def _beside(folder: Path, hidden: Collection[str]) -> Iterator[Path]:
         if entry.is_symlink() or entry.path in hidden:
             continue  # the target of a link is allowed, or not, by its own path
         path = Path(entry.path)
-        if any(Path(each).is_relative_to(path) for each in hidden):
+        if any(Path(hidden_path).is_relative_to(path) for hidden_path in hidden):
             with contextlib.suppress(OSError):  # this user may not look into it
                 yield from _beside(path, hidden)
         else:

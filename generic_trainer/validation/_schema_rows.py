@@ -73,32 +73,33 @@ def observed_features(statistics: Any) -> dict[str, ObservedFeature]:
     Features inside others, features without a value in any example, and features of several types
     are left out.
     """
-    found: dict[str, list[Any]] = {}
+    statistics_of: dict[str, list[Any]] = {}
     for dataset in statistics.datasets:
         for feature in dataset.features:
             if len(feature.path.step) < 2 and feature.type < len(_STATISTICS_DTYPES):
-                found.setdefault(feature.name or "".join(feature.path.step), []).append(feature)
-    merged = {name: _merged(features) for name, features in found.items()}
+                name = feature.name or "".join(feature.path.step)
+                statistics_of.setdefault(name, []).append(feature)
+    merged = {name: _merged(features) for name, features in statistics_of.items()}
     return {name: feature for name, feature in merged.items() if feature is not None}
 
 
 def _merged(features: list[Any]) -> ObservedFeature | None:
     kinds = ((feature, feature.WhichOneof("stats") or "num_stats") for feature in features)
     common = [getattr(feature, kind).common_stats for feature, kind in kinds]
-    present = [each for each in common if each.max_num_values]
+    present = [stats for stats in common if stats.max_num_values]
     dtypes = {_STATISTICS_DTYPES[feature.type] for feature in features}
     if not present or len(dtypes) > 1:
         return None
     (dtype,) = dtypes
     values = itertools.chain.from_iterable(_values(feature, dtype) for feature in features)
     lengths = min(c.min_num_values for c in present), max(c.max_num_values for c in present)
-    is_missing = any(each.num_missing for each in common)
+    is_missing = any(stats.num_missing for stats in common)
     return ObservedFeature(dtype, tuple(dict.fromkeys(values)), lengths, is_missing)
 
 
 def _values(feature: Any, dtype: str) -> Iterator[Any]:
-    words = (each.value for each in feature.string_stats.top_values)
-    ranked = (each.label for each in feature.string_stats.rank_histogram.buckets)
+    words = (top.value for top in feature.string_stats.top_values)
+    ranked = (bucket.label for bucket in feature.string_stats.rank_histogram.buckets)
     known = [word for word in dict.fromkeys((*words, *ranked)) if word not in _NO_WORDS]
     if dtype == "string":
         yield from (word.encode() for word in known[:_MAX_WORDS])
@@ -165,7 +166,8 @@ class SchemaRows:
     def allowed(self) -> Iterator[ProbeRow]:
         """Yields rows at the limits of the domains that the schema declares."""
         for feature in self._used():
-            domain, numbers = self._domain(feature), self._numbers(feature)
+            domain = self._domain(feature)
+            numbers = self._numbers(feature)
             reason = "at the limit of its domain" if numbers else "of its domain"
             for value in domain[:: max(1, len(domain) // _MAX_WORDS)]:
                 yield self._with_value(feature.name, value, reason)
@@ -179,7 +181,8 @@ class SchemaRows:
     def unforeseen(self) -> Iterator[ProbeRow]:
         """Yields rows beyond the domains of the schema, and rows without a domain."""
         for feature in self._used():
-            name, domain = feature.name, self._domain(feature)
+            name = feature.name
+            domain = self._domain(feature)
             values: list[Any] = list(self._numbers(feature))
             if self._holds_text(feature):
                 values = list(_TEXTS)
@@ -204,7 +207,8 @@ class SchemaRows:
         reason = "as in the statistics"
         names = self.observed.keys() & self.features.keys() - self.absent - self.partitions.keys()
         for name in sorted(names):
-            seen, feature = self.observed[name], declared.get(name, schema_pb2.Feature(name=name))
+            seen = self.observed[name]
+            feature = declared.get(name, schema_pb2.Feature(name=name))
             if self.features[name].dtype != seen.dtype:
                 continue
             if not self._domain(feature):
@@ -220,7 +224,9 @@ class SchemaRows:
         lengths of nested lists, which must fit the values.
         """
         sparse = self.schema.sparse_feature
-        columns = [c.name for each in sparse for c in (*each.index_feature, each.value_feature)]
+        columns = [
+            c.name for feature in sparse for c in (*feature.index_feature, feature.value_feature)
+        ]
         unbound = self.features.keys() - self.absent - set(columns) - self.partitions.keys()
         return [
             feature
@@ -262,15 +268,15 @@ class SchemaRows:
             return
         for count in (min(count, _MAX_VALUES) for count in counts):
             lists = {}
-            for each in self._parallel[name]:
-                usual = b"text" if self.features[each].dtype == "string" else 1
-                lists[each] = ((self._values(each) or [usual]) * count)[:count]
+            for other in self._parallel[name]:
+                usual = b"text" if self.features[other].dtype == "string" else 1
+                lists[other] = ((self._values(other) or [usual]) * count)[:count]
             yield self._row(name, lists, f"has {count} values, {reason}")
 
     def _row(self, name: str, lists: Mapping[str, Sequence[Any]], what: str) -> ProbeRow:
         example = copy.deepcopy(self.base)
-        for each, values in lists.items():
-            into = getattr(example.features.feature[each], LISTS[self.features[each].dtype])
+        for feature, values in lists.items():
+            into = getattr(example.features.feature[feature], LISTS[self.features[feature].dtype])
             # An empty list is there all the same: without this, the feature would have no kind, and
             # the row would test a missing feature instead.
             into.SetInParent()
@@ -280,7 +286,10 @@ class SchemaRows:
 
     @functools.cached_property
     def _parallel(self) -> dict[str, list[str]]:
-        rules = {each.name: f"{each.value_count} {each.shape}" for each in self.schema.feature}
+        rules = {
+            feature.name: f"{feature.value_count} {feature.shape}"
+            for feature in self.schema.feature
+        }
         return parallel_lists(self.base, sorted(self.features.keys() - self.absent), rules)
 
 

@@ -39,7 +39,8 @@ _TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 _FEW = 0.05  # share of discrete values that may flip where two scores are nearly equal
 # Relative difference of rows that half precision may round away, and how much of the difference
 # between rows their order may change.
-_HALF_STEP, _MIXED = 2e-3, 0.25
+_HALF_STEP = 2e-3
+_MIXED = 0.25
 # What rounding leaves of numbers around 1 that cancel out, with room.
 _ROUNDED = 1e-5
 Outputs = dict[str, np.ndarray]
@@ -98,7 +99,9 @@ class Feed:
             return False
         if len(self.inputs) < 2:
             return True
-        return not any(each.dtype.kind in "iu" and each.ndim < 2 for each in self.inputs.values())
+        return not any(
+            array.dtype.kind in "iu" and array.ndim < 2 for array in self.inputs.values()
+        )
 
     @property
     def bytes_per_row(self) -> float:
@@ -152,9 +155,9 @@ class Scores:
         """Returns the difference of rows from those in the batch; see `difference`."""
         is_half = output in self.half
         batch = self.batch[output]
-        found, certain = difference(rows, expected, batch, is_half=is_half)
+        change, certain = difference(rows, expected, batch, is_half=is_half)
         return (
-            (found, certain) if found or is_half else (_in_a_column(rows, expected, batch), False)
+            (change, certain) if change or is_half else (_in_a_column(rows, expected, batch), False)
         )
 
     def mixes_rows(self, output: str) -> bool:
@@ -166,9 +169,9 @@ class Scores:
         """
         if output not in self.shuffled or not is_float(self.batch[output]):
             return False
-        arrays = (each[output].astype(np.float64) for each in (self.batch, self.shuffled))
-        finite = (np.nan_to_num(each, posinf=0.0, neginf=0.0) for each in arrays)
-        rows, moved = (each.reshape(self.feed.rows, -1) for each in finite)
+        arrays = (outputs[output].astype(np.float64) for outputs in (self.batch, self.shuffled))
+        finite = (np.nan_to_num(array, posinf=0.0, neginf=0.0) for array in arrays)
+        rows, moved = (array.reshape(self.feed.rows, -1) for array in finite)
         spread = np.abs(rows - rows.mean(axis=0)).mean(axis=0)
         differ = spread > _HALF_STEP * np.abs(rows).max(axis=0, initial=0.0)
         changed = np.abs(moved - rows).mean(axis=0)
@@ -238,7 +241,9 @@ def difference(
             spread = np.ptp(batch[np.isfinite(batch)].astype(np.float64))
             # Of rows that are all alike the spread is rounding itself.
             strict = max(spread / 10, rtol / 100 * largest), 0.0
-            atol, rtol = min(strict, (atol, rtol), key=lambda each: each[0] + each[1] * largest)
+            atol, rtol = min(
+                strict, (atol, rtol), key=lambda tolerance: tolerance[0] + tolerance[1] * largest
+            )
     most = 0.0 if is_float(actual) else _FEW
     worst, share, _ = deviation(actual, expected, atol, rtol)
     if actual.shape == expected.shape:
@@ -261,10 +266,11 @@ def _in_a_column(actual: np.ndarray, expected: np.ndarray, batch: np.ndarray) ->
         return ""
     for number in range(batch.shape[-1] if batch.dtype.itemsize > 2 else 0):
         column = batch[..., number][np.isfinite(batch[..., number])].astype(np.float64)
-        spread, largest = np.ptp(column) if column.size else 0.0, np.abs(column).max(initial=0.0)
+        spread = np.ptp(column) if column.size else 0.0
+        largest = np.abs(column).max(initial=0.0)
         atol = max(spread / 10, _ROUNDED * largest, _ROUNDED)
-        if found := deviation(actual[..., number], expected[..., number], atol)[0]:
-            return f"in column {number} {found}"
+        if change := deviation(actual[..., number], expected[..., number], atol)[0]:
+            return f"in column {number} {change}"
     return ""
 
 
@@ -295,12 +301,16 @@ def deviation(
     if actual.shape != expected.shape:
         return f"shape {actual.shape} instead of {expected.shape}", 1.0, np.inf
     if is_float(actual) and is_float(expected):
-        form, a, b = "{:.6g}", actual.astype(np.float64), expected.astype(np.float64)
+        form = "{:.6g}"
+        a = actual.astype(np.float64)
+        b = expected.astype(np.float64)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         gap = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
         excess = gap - atol - rtol * np.nan_to_num(np.abs(b), posinf=0.0)
     else:
-        form, a, b = "{}", actual, expected
+        form = "{}"
+        a = actual
+        b = expected
         gap = excess = np.asarray(a != b, float)
     share = float((excess > 0).mean()) if excess.size else 0.0
     worst = ""
@@ -415,26 +425,31 @@ def troubles(
         usual: the outputs for rows without trouble. Outputs that are not finite there are ignored.
     """
     ignored = {(kind, key) for kind, key, _ in not_finite(usual)}
-    has_trouble, raised, size = False, None, 0
+    has_trouble = False
+    raised = None
+    size = 0
     starts = range(0, len(rows), _MAX_BATCH)
     # A stack, first rows on top: if the seconds run out, what was called is not a random part.
     waiting = [range(start, min(start + _MAX_BATCH, len(rows))) for start in starts][::-1]
     while waiting and budget.left_s > 0:
         part = waiting.pop()
-        found = None  # unknown: half of the rows may fit the seconds, or not raise
+        examples_with_trouble = None  # unknown: half of the rows may fit the seconds, or not raise
         if budget.allows(len(part)):
             with budget.charged():
                 inputs = to_inputs([rows[index] for index in part])
             try:
                 outputs = None if inputs is None else budget.call(signature, inputs, len(part))
             except Exception as error:
-                raised, size = Trouble(part[0], "error", reason_of(error)), len(part)
-                found = [raised] if len(part) == 1 else None
+                raised = Trouble(part[0], "error", reason_of(error))
+                size = len(part)
+                examples_with_trouble = [raised] if len(part) == 1 else None
             else:
-                found = None if outputs is None else _in_outputs(outputs, part, ignored)
-        if found is not None:
-            has_trouble = has_trouble or bool(found)
-            yield from found
+                examples_with_trouble = (
+                    None if outputs is None else _in_outputs(outputs, part, ignored)
+                )
+        if examples_with_trouble is not None:
+            has_trouble = has_trouble or bool(examples_with_trouble)
+            yield from examples_with_trouble
         elif len(part) > 1:
             middle = len(part) // 2
             waiting += [part[middle:], part[:middle]]
@@ -447,7 +462,7 @@ def _in_outputs(
     outputs: Outputs, part: range, ignored: Container[tuple[Kind, str]]
 ) -> list[Trouble] | None:
     """Returns the troubles of some rows, None if only fewer rows can show them."""
-    found: dict[int, Trouble] = {}
+    trouble_of: dict[int, Trouble] = {}
     for kind, key, where in not_finite(outputs):
         if (kind, key) in ignored:
             continue
@@ -455,8 +470,8 @@ def _in_outputs(
             return None  # an output of the whole batch, which may be the fault of any row
         per_row = where.reshape(len(part), -1).any(axis=1)
         for index in np.flatnonzero(per_row):
-            found.setdefault(index, Trouble(part[index], kind, f"output {key!r}"))
-    return [found[index] for index in sorted(found)]
+            trouble_of.setdefault(index, Trouble(part[index], kind, f"output {key!r}"))
+    return [trouble_of[index] for index in sorted(trouble_of)]
 
 
 def not_finite(outputs: Outputs) -> Iterator[tuple[Kind, str, np.ndarray]]:

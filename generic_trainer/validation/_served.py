@@ -50,7 +50,8 @@ class ServedModel:
                 f"{sorted(signatures)}",
                 path=model_dir,
             )
-        self._name, self._signature = name, signatures[name]
+        self._name = name
+        self._signature = signatures[name]
 
     @property
     def features(self) -> dict[str, ParsedFeature]:
@@ -143,19 +144,19 @@ def _values(value: Any, feature: ParsedFeature, *, is_tensor: bool) -> Iterator[
         elif feature.is_required:
             raise ValueError("the model needs a value, and there is none")
         return
-    for each in value if isinstance(value, list) else [value]:
+    for item in value if isinstance(value, list) else [value]:
         if feature.dtype == "string":
-            if not isinstance(each, (str, bytes)):
-                raise ValueError(f"expected a string, found {shown(each)}")
-            yield each.encode() if isinstance(each, str) else each
+            if not isinstance(item, (str, bytes)):
+                raise ValueError(f"expected a string, found {shown(item)}")
+            yield item.encode() if isinstance(item, str) else item
             continue
         try:
-            number = float(each)
+            number = float(item)
         except (TypeError, ValueError):
-            raise ValueError(f"expected a number, found {shown(each)}") from None
+            raise ValueError(f"expected a number, found {shown(item)}") from None
         if feature.dtype == "int64" and not number.is_integer():
-            raise ValueError(f"expected an integer, found {shown(each)}")
-        yield _integer(each) if feature.dtype == "int64" else number
+            raise ValueError(f"expected an integer, found {shown(item)}")
+        yield _integer(item) if feature.dtype == "int64" else number
 
 
 def _integer(value: Any) -> int:

@@ -41,8 +41,11 @@ class SessionSignature:
     def __init__(self, running: Any, signature: Signature) -> None:
         import tensorflow as tf
 
-        self._running, self._signature = running, signature
-        specs = {n: tf.TensorSpec(each.shape, each.dtype) for n, each in signature.inputs.items()}
+        self._running = running
+        self._signature = signature
+        specs = {
+            n: tf.TensorSpec(tensor.shape, tensor.dtype) for n, tensor in signature.inputs.items()
+        }
         self.structured_input_signature = ((), specs)
 
     def __call__(self, **inputs: Any) -> Outputs:
@@ -52,7 +55,9 @@ class SessionSignature:
 
 def run_signature(running: Any, signature: Signature, inputs: Mapping[str, np.ndarray]) -> Outputs:
     """Returns the dense outputs that a session gives for a signature."""
-    fetched = {key: each.info.name for key, each in signature.outputs.items() if each.info.name}
+    fetched = {
+        key: tensor.info.name for key, tensor in signature.outputs.items() if tensor.info.name
+    }
     fed = {signature.inputs[key].info.name: value for key, value in inputs.items()}
     return {key: dense(value) for key, value in running.run(fetched, fed).items()}
 

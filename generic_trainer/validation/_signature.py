@@ -49,7 +49,8 @@ def sign_model(model_dir: str, private_key: str, scratch_dir: str) -> None:
     if is_remote(model_dir):
         local = os.path.join(scratch_dir, "signed", os.path.basename(model_dir))
         copy_tree(model_dir, local)
-    path, config = os.path.join(scratch_dir, SIGNATURE), signer(private_key)
+    path = os.path.join(scratch_dir, SIGNATURE)
+    config = signer(private_key)
     try:
         config.sign(local, path)
     except ValueError as error:
@@ -88,7 +89,9 @@ def _with_hex_digests(message: str) -> str:
     kind, separator, listed = message.partition(": [")
     try:
         problems = ast.literal_eval(f"[{listed}") if separator else [message]
-        problems = [_DIGEST.sub(lambda m: ast.literal_eval(m[1]).hex(), each) for each in problems]
+        problems = [
+            _DIGEST.sub(lambda m: ast.literal_eval(m[1]).hex(), problem) for problem in problems
+        ]
     except (SyntaxError, TypeError, ValueError):  # of another form
         return message
     return f"{kind}: {'; '.join(problems)}" if separator else message

@@ -79,7 +79,8 @@ class Signature:
     """
 
     def __init__(self, proto: Any, graph: Graph) -> None:
-        self.proto, self._graph = proto, graph
+        self.proto = proto
+        self._graph = graph
         self.inputs = {key: Tensor(info) for key, info in sorted(proto.inputs.items())}
         self.outputs = {key: Tensor(info) for key, info in sorted(proto.outputs.items())}
 
@@ -119,8 +120,8 @@ class Signature:
             if _ASSIGNS.match(node.op)
         ]
         places = self._graph.upstream_of(assigning, through=HANDS_ON)
-        found = [node for place, node in self._graph.placed.items() if place in places]
-        variables = [node for node in found if _VARIABLE.fullmatch(node.op)]
+        nodes = [node for place, node in self._graph.placed.items() if place in places]
+        variables = [node for node in nodes if _VARIABLE.fullmatch(node.op)]
         return sorted({node.attr["shared_name"].s.decode() or node.name for node in variables})
 
     @functools.cached_property
@@ -128,7 +129,9 @@ class Signature:
         """Name → feature for all that its functions parse from tf.Examples."""
         features: dict[str, ParsedFeature] = {}
         for (function, _), node in self.nodes.items():
-            inputs = [self._graph.placed.get((function, node_name(each))) for each in node.input]
+            inputs = [
+                self._graph.placed.get((function, node_name(source))) for source in node.input
+            ]
             for feature in _features_of(node, inputs):
                 features.setdefault(feature.name, feature)
         return features
@@ -136,7 +139,9 @@ class Signature:
 
 def dims_of(shape: Any) -> Shape:
     """Returns the dimensions of a `TensorShapeProto`, as `Tensor.shape` has them."""
-    return None if shape.unknown_rank else [None if d.size < 0 else d.size for d in shape.dim]
+    if shape.unknown_rank:
+        return None
+    return [None if dim.size < 0 else dim.size for dim in shape.dim]
 
 
 def described(tensors: Mapping[str, Tensor]) -> str:
@@ -187,12 +192,13 @@ def _features_of(node: Any, inputs: Sequence[Any]) -> Iterator[ParsedFeature]:
         for parsed in _features(ragged, attributes["ragged_value_types"].list.type):
             yield dataclasses.replace(parsed, is_ragged=True)
     elif node.op == "ParseExample":
-        names = [key for each in inputs[2:] for key in _strings(each)]
+        names = [key for tensor in inputs[2:] for key in _strings(tensor)]
         sparse = names[: attributes["Nsparse"].i]
         dense = names[len(sparse) : len(sparse) + attributes["Ndense"].i]
         defaults = inputs[2 + len(sparse) + len(dense) :]
     elif node.op == "ParseSingleExample":
-        sparse, dense = attributes["sparse_keys"].list.s, attributes["dense_keys"].list.s
+        sparse = attributes["sparse_keys"].list.s
+        dense = attributes["dense_keys"].list.s
         defaults = inputs[1:]
     else:
         return

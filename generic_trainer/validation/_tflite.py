@@ -49,8 +49,8 @@ class TFLiteModel:
     def __str__(self) -> str:
         kind = f"TFLite with {self.precision} weights" if self.precision else "TFLite"
         signatures = [
-            f"{name}{described(each.inputs)} → {described(each.outputs)}"
-            for name, each in self.signatures.items()
+            f"{name}{described(signature.inputs)} → {described(signature.outputs)}"
+            for name, signature in self.signatures.items()
         ]
         return "; ".join([f"{self.path}: {kind}", *signatures])
 
@@ -79,24 +79,24 @@ class TFLiteModel:
     def precision(self) -> str:
         """The type of the quantised weights, such as `"int8"`; empty for none."""
         names = {
-            np.dtype(each["dtype"]).name
-            for each in self._interpreter.get_tensor_details()
-            if each["quantization_parameters"]["scales"].size or each["dtype"] == np.float16
+            np.dtype(tensor["dtype"]).name
+            for tensor in self._interpreter.get_tensor_details()
+            if tensor["quantization_parameters"]["scales"].size or tensor["dtype"] == np.float16
         }
         return ", ".join(sorted(names - {"int32", "int64"}))  # those are biases
 
     def run(self, name: str, inputs: Mapping[str, Any]) -> Outputs:
         """Calls a signature; row by row, without scalars, if its batch is fixed to one."""
         details = self._runners[name].get_input_details().items()
-        first = {key: list(each["shape_signature"][:1]) for key, each in details}
+        first = {key: list(tensor["shape_signature"][:1]) for key, tensor in details}
         cut = {key for key, size in first.items() if size in ([1], [-1])}
         rows = max((len(inputs[key]) for key in cut), default=1)
         if [1] not in first.values() or rows <= 1:
             return self._call(name, inputs)
-        parts = [
-            self._call(name, {k: v[row : row + 1] if k in cut else v for k, v in inputs.items()})
-            for row in range(rows)
-        ]
+        parts = []
+        for row in range(rows):
+            alone = {key: inputs[key][row : row + 1] for key in cut}
+            parts.append(self._call(name, {**inputs, **alone}))
         # A number for the whole batch is none for a row.
         keys = (key for key, value in parts[0].items() if np.ndim(value))
         return {key: np.concatenate([part[key] for part in parts]) for key in keys}
@@ -117,9 +117,9 @@ def _tensorflow_ops(content: bytes) -> Iterator[str]:
     """
     if b"Flex" not in content:  # the start of the name of each such operator
         return
-    for found in _NAME.finditer(content):
-        length = content[max(found.start() - 8, 0) : found.start()].rstrip(b"\0")[-1:]
-        yield found[0][: int.from_bytes(length, "little")].decode()
+    for match in _NAME.finditer(content):
+        length = content[max(match.start() - 8, 0) : match.start()].rstrip(b"\0")[-1:]
+        yield match[0][: int.from_bytes(length, "little")].decode()
 
 
 def find_models(directory: Path, files: Iterable[Path]) -> Iterator[TFLiteModel]:

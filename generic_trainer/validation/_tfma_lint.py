@@ -98,7 +98,7 @@ def _keys(config: Any) -> Iterator[tuple[str, str, str]]:
 def _slices(config: Any) -> Iterator[tuple[str, str, str]]:
     slicing = list(config.slicing_specs)
     for spec in config.metrics_specs:
-        shared = [each.thresholds for each in spec.per_slice_thresholds.values()]
+        shared = [per_slice.thresholds for per_slice in spec.per_slice_thresholds.values()]
         own = [metric.per_slice_thresholds for metric in spec.metrics]
         for threshold in itertools.chain(*shared, *own):
             slicing.extend(threshold.slicing_specs)
@@ -140,7 +140,8 @@ def _thresholds(config: Any) -> Iterator[Finding]:
             remedy = "name a computed metric, or put the threshold into the metric's own entry"
             yield warn(message, remedy)
         for metric in spec.metrics:
-            subject, threshold = f"metric {metric.class_name!r}", metric.threshold
+            subject = f"metric {metric.class_name!r}"
+            threshold = metric.threshold
             has_change = threshold.HasField("change_threshold")
             if has_change and not threshold.change_threshold.direction:
                 message = f"{subject}: change_threshold has no direction, which TFMA refuses after "
@@ -148,7 +149,8 @@ def _thresholds(config: Any) -> Iterator[Finding]:
                 yield fail(message, "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER")
             bounds = threshold.value_threshold
             both = bounds.HasField("lower_bound") and bounds.HasField("upper_bound")
-            lower, upper = bounds.lower_bound.value, bounds.upper_bound.value
+            lower = bounds.lower_bound.value
+            upper = bounds.upper_bound.value
             if both and lower > upper:
                 message = (
                     f"{subject}: lower_bound {lower:g} is above upper_bound {upper:g}, so that "

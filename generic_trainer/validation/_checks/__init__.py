@@ -27,4 +27,4 @@ def checks_for(model: ModelUnderTest, done: Mapping[str, Status]) -> Iterator[Ch
         kind = "any"
     elif done[first.name] != "fail" and model.other_format:
         kind = "other"
-    yield from (each for each in all_checks() if kind in each.formats and each is not first)
+    yield from (check for check in all_checks() if kind in check.formats and check is not first)

@@ -79,7 +79,8 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
             continue
         name = spec.signature_name or default
         functions = spec.preprocessing_function_names
-        preprocessing, field = "preprocessing_function_names", "model_specs.signature_name"
+        preprocessing = "preprocessing_function_names"
+        field = "model_specs.signature_name"
         called = [(f"{preprocessing} has", function, preprocessing) for function in functions]
         for what, function, place in (*called, ("the Evaluator calls signature", name, field)):
             if function not in known:
@@ -116,14 +117,14 @@ def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
         if name not in model.signatures:
             return None  # an attribute, whose outputs are unknown
         outputs = model.signatures[name].outputs
-        features = {**features, **{key: each.dtype.name for key, each in outputs.items()}}
+        features = {**features, **{key: tensor.dtype.name for key, tensor in outputs.items()}}
     return features
 
 
 def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
     outputs = list(model.signatures[name].outputs)
     metrics_specs = model.eval_config.metrics_specs
-    for key in sorted({key for each in metrics_specs for key in each.output_names}):
+    for key in sorted({key for spec in metrics_specs for key in spec.output_names}):
         if key not in outputs and key not in spec.label_keys:
             message = f"metrics_specs.output_names has {key!r}; signature {name!r} has {outputs}"
             yield fail(message, "name an output, or leave output_names out if there is one")
@@ -132,7 +133,8 @@ def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
     expected = list(filter(None, [spec.prediction_key, *spec.prediction_keys.values()]))
     missing = [key for key in expected if key not in outputs]
     named = expected or any(metrics.output_names for metrics in metrics_specs)
-    subject, problem = f"signature {name!r} has the outputs {outputs}", ""
+    subject = f"signature {name!r} has the outputs {outputs}"
+    problem = ""
     if missing:
         problem = f"prediction_key {missing[0]!r} is not an output"
     elif not named and _KNOWN_OUTPUTS.isdisjoint(outputs):
@@ -167,7 +169,9 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
             message = f"metric {name!r} is {value} on {_EXAMPLES} examples"
             # Of predictions that are numbers it may be undefined for so few, like the precision
             # without a predicted positive.
-            is_certain = any(any(not_finite(each.batch)) for each in model.served_scores.values())
+            is_certain = any(
+                any(not_finite(scored.batch)) for scored in model.served_scores.values()
+            )
             judge = fail if is_certain else warn
             remedy = "look for NaN among the predictions and labels: TFMA reports no error"
             yield judge(message, remedy)
@@ -194,7 +198,8 @@ def _evaluate(model: ModelUnderTest) -> dict[str, float]:
     config = completed(model.eval_config, has_baseline=False, rubber_stamp=True)
     config_util.verify_eval_config(config)
     model.release()  # TFMA loads the model itself
-    make, path = tfma.default_eval_shared_model, str(model.directory)
+    make = tfma.default_eval_shared_model
+    path = str(model.directory)
     names = [spec.name for spec in config.model_specs]  # two are one model, by two signatures
     shared = [make(path, model_name=name, eval_config=config) for name in names]
     with ScratchFolder("evaluation-") as folder:
@@ -232,10 +237,10 @@ def _rehearsed(model: ModelUnderTest) -> list[bytes]:
 
 def _numbers(written: Iterable[Any]) -> Iterator[tuple[str, float]]:
     """Yields the metrics over all examples, not those of slices or of compared slices."""
-    for each in written:
-        if each.HasField("cross_slice_key") or each.slice_key.single_slice_keys:
+    for result in written:
+        if result.HasField("cross_slice_key") or result.slice_key.single_slice_keys:
             continue
-        for metric in each.metric_keys_and_values:
+        for metric in result.metric_keys_and_values:
             key = metric.key
             if metric.value.WhichOneof("type") == "double_value":
                 names = filter(None, (key.model_name, key.output_name, key.name))
@@ -257,7 +262,8 @@ def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
             is_meant = key == spec.prediction_key or len(outputs) == 1
             if not is_meant or not is_float(values):
                 continue
-            least, greatest = np.nanmin(values), np.nanmax(values)
+            least = np.nanmin(values)
+            greatest = np.nanmax(values)
             if greatest > 1 or least < 0:
                 message = f"{', '.join(wanting)} takes probabilities, output {key!r} has values "
                 message += f"from {least:.3g} to {greatest:.3g}: TFMA silently counts those below "

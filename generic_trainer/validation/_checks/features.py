@@ -40,7 +40,8 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
     """Yields features of signatures that the contract's examples lack, or have of another type."""
-    rows, seen = len(model.records), model.seen_dtypes
+    rows = len(model.records)
+    seen = model.seen_dtypes
     if not rows or _parses_inside(model):
         return
     for name, signature in model.serving_signatures.items():
@@ -80,9 +81,10 @@ def _parsed(
         message = f"signature {name!r} reads feature {key!r}, which the schema does not have{near}"
         message += ": its default silently takes the place of values, or parsing fails"
         yield warn(message, "name it as the schema does, or add it to the schema")
-    sizes = {each.name: _values_of(each) for each in features_in_use(model.schema)}
+    sizes = {feature.name: _values_of(feature) for feature in features_in_use(model.schema)}
     for key in sorted(read.keys() & known.keys() - seen):
-        subject, feature = f"signature {name!r} parses feature {key!r} as", read[key]
+        subject = f"signature {name!r} parses feature {key!r} as"
+        feature = read[key]
         if sizes[key] not in (None, feature.dense_size) and feature.dense_size:
             message = f"{subject} {feature.dense_size} values, in the schema it has {sizes[key]}"
             remedy = "parse the schema's shape: every row that has the feature raises an error"
@@ -151,8 +153,12 @@ def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
     if graph is None:
         raise Skip("the contract names no transform graph")
     names = {asset.filename for asset in model.assets}
-    pairs = {n: (model.directory / "assets" / n, graph / _TRANSFORM_ASSETS / n) for n in names}
-    pairs = {n: pair for n, pair in sorted(pairs.items()) if all(file.is_file() for file in pair)}
+    pairs: dict[str, tuple[Path, Path]] = {}
+    for name in sorted(names):
+        ours = model.directory / "assets" / name
+        theirs = graph / _TRANSFORM_ASSETS / name
+        if ours.is_file() and theirs.is_file():
+            pairs[name] = (ours, theirs)
     if not pairs:
         raise Skip("nothing to test: no asset has the name of an asset of the transform graph")
     for name, (ours, theirs) in pairs.items():

@@ -66,7 +66,7 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
     if model.contract.format == "any" or model.is_saved_model:
         return
     if model.other_format:
-        tflite = {each.path for each in model.tflite_models}
+        tflite = {lite.path for lite in model.tflite_models}
         paths = ", ".join(map(str, model.other_format))
         if tflite.issuperset(model.other_format):
             yield note(f"a TFLite model without a SavedModel: {paths}")
@@ -76,7 +76,7 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
         return
     inner = [path.parent for path in model.files if path.name in SAVED_MODEL_FILES]
     more = [f"there is a SavedModel below it, in {folder}" for folder in inner[:1]]
-    more += [f"{each.path}: {each.problem}" for each in model.tflite_models if each.problem]
+    more += [f"{lite.path}: {lite.problem}" for lite in model.tflite_models if lite.problem]
     yield fail(
         f"expected one of {', '.join(SAVED_MODEL_FILES)} in {model.exported_to}, found "
         + "; ".join([", ".join(map(str, model.files[:5])), *more]),
@@ -299,14 +299,16 @@ def _nan_constants(model: ModelUnderTest, remedy: str) -> Iterator[Finding]:
 
     NaN is often meant where it is chosen by `tf.where`, is a default value, or fills a tensor.
     """
-    found = [node for node in model.nodes if node.op == "Const" and node.served and _has_nan(node)]
+    constants = [
+        node for node in model.nodes if node.op == "Const" and node.served and _has_nan(node)
+    ]
     for judge, ops, size in ((fail, _WEIGHED, 0), (warn, _COMBINED, 1)):
         readers = [node for node in model.nodes if node.served and ops.fullmatch(node.op)]
-        read = model.graph.upstream_of(readers, HANDS_ON | {"Cast"}) if found else set()
-        spoilt = [n for n in found if (n.function, n.proto.name) in read and _size_of(n) > size]
+        read = model.graph.upstream_of(readers, HANDS_ON | {"Cast"}) if constants else set()
+        spoilt = [n for n in constants if (n.function, n.proto.name) in read and _size_of(n) > size]
         if spoilt:
             yield judge(f"NaN in a constant: {listed(spoilt)}", remedy, may_be_meant=True)
-        found = [node for node in found if node not in spoilt]
+        constants = [node for node in constants if node not in spoilt]
 
 
 def _has_nan(node: Node) -> bool:
@@ -342,13 +344,13 @@ def _unread(model: ModelUnderTest) -> set[str]:
     def names(nodes: Iterable[Any]) -> set[str]:
         return {node.attr["shared_name"].s.decode() for node in nodes if node.op == "VarHandleOp"}
 
-    needed = (each.nodes.values() for each in model.signatures.values())
+    needed = (signature.nodes.values() for signature in model.signatures.values())
     unread = names(model.meta_graph.graph_def.node).difference(*map(names, needed))
     attributes = [attribute for node in objects.nodes for attribute in node.attributes]
     # The graph numbers variables of one name, and the checkpoint does not.
-    counts = collections.Counter(each.full_name for each in attributes)
+    counts = collections.Counter(attribute.full_name for attribute in attributes)
     unread = {name for name in unread if counts[name] == 1}
-    return {each.checkpoint_key for each in attributes if each.full_name in unread}
+    return {attribute.checkpoint_key for attribute in attributes if attribute.full_name in unread}
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -37,7 +37,7 @@ def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
     """
     tags = [set(graph.meta_info_def.tags) for graph in model.saved_model.meta_graphs]
     if {"serve"} not in tags:
-        actual = ", ".join("{" + ", ".join(sorted(each)) + "}" for each in tags)
+        actual = ", ".join("{" + ", ".join(sorted(names)) + "}" for names in tags)
         message = f"expected a MetaGraph tagged exactly {{serve}}, found {actual}"
         yield fail(message, "export with tf.saved_model.save, or pass [tf.saved_model.SERVING]")
 
@@ -109,7 +109,8 @@ def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a tokenizer of `tensorflow_text` inside the graph.
     `ServingContract(op_libraries=("tensorflow_text",))` declares that consumers have it.
     """
-    find_op, libraries = internals.TF_FIND_OP.get(), model.op_libraries
+    find_op = internals.TF_FIND_OP.get()
+    libraries = model.op_libraries
     problems = [f"; {name} is not imported: {why}" for name, why in libraries.items() if why]
     for op, nodes in sorted(model.foreign_ops.items()):
         if op in model.contract.allowed_ops:
@@ -184,7 +185,8 @@ def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `tf.io.read_file` of a path in the request.
     `ServingContract(allowed_ops=("ReadFile",))` accepts it, and the model is run.
     """
-    allowed, assets = model.contract.allowed_ops, Assets(model.graph, model.asset_nodes)
+    allowed = model.contract.allowed_ops
+    assets = Assets(model.graph, model.asset_nodes)
     checkpoint = Assets(model.graph, {node_name(model.meta_graph.saver_def.filename_tensor_name)})
     nodes = [
         node
@@ -237,13 +239,13 @@ def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `tf.lookup.TextFileInitializer("/home/me/vocabulary.txt", ...)` whose file is not
     tracked as an asset.
     """
-    if not (found := list(_paths(model))):
+    if not (paths := list(_paths(model))):
         return  # as in nearly all models: no need to trace the graph
     readers = [node for node in model.nodes if _READERS.fullmatch(node.op)]
     read = model.graph.upstream_of(readers)
     tables = [node for node in model.nodes if _TABLE_CONTENTS.fullmatch(node.op)]
     words = model.graph.upstream_of(tables)
-    for node, path in found:
+    for node, path in paths:
         place = (node.function, node.proto.name)
         # Keys and values of a table are data, whatever they look like.
         if place in read or place not in words:
@@ -295,36 +297,37 @@ def devices(model: ModelUnderTest) -> Iterator[Finding]:
     outside += "generic_trainer.training.export_model, which clears the devices"
     portable = "export with layers that run on both, such as keras.layers.LSTM, not CuDNNLSTM"
     free = "leave tf.device out of the exported function: BulkInferrer has no soft placement"
-    for judge, problem, found, remedy in (
+    for judge, problem, culprits, remedy in (
         (fail, "waits for ever: nothing puts in what it takes out", _waiting(model), waits),
         (fail, "waits for other replicas", leftovers, alone),
         (fail, "placed on a worker that will not exist", foreign, outside),
         (warn, "TensorFlow has no kernel for the CPU", _without_kernel(model), portable),
         (warn, "pinned to an accelerator", pinned, free),
     ):
-        if found:
-            yield judge(f"{problem}: {listed(found)}", remedy)
+        if culprits:
+            yield judge(f"{problem}: {listed(culprits)}", remedy)
 
 
 def _waiting(model: ModelUnderTest) -> list[Node]:
     """Returns the nodes of signatures that take from a queue that no such node fills."""
     served = [node for node in model.nodes if node.served]
-    found = []
+    waiting = []
     for fills, takes in QUEUES.items():
         if not any(re.fullmatch(fills, node.op) for node in served):
-            found += [node for node in served if re.fullmatch(takes, node.op)]
-    return found
+            waiting += [node for node in served if re.fullmatch(takes, node.op)]
+    return waiting
 
 
 def _without_kernel(model: ModelUnderTest) -> list[Node]:
     """Returns the nodes that a consumer runs and whose ops have no kernel for the CPU."""
     find_kernels = internals.TF_KERNELS_OF_OP.get()
     served = [node for node in model.nodes if node.served and node.op not in model.foreign_ops]
-    devices_of = {
-        op: {kernel.device_type for kernel in find_kernels(op).kernel}
-        for op in {node.op for node in served}
-    }
-    return [node for node in served if not devices_of[node.op] & {"CPU", "DEFAULT"}]
+    lacking = set()
+    for op in {node.op for node in served}:
+        devices = {kernel.device_type for kernel in find_kernels(op).kernel}
+        if not devices & {"CPU", "DEFAULT"}:
+            lacking.add(op)
+    return [node for node in served if node.op in lacking]
 
 
 @check(needs=("serve_tag",), decided_by="code")

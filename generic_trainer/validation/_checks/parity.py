@@ -82,7 +82,8 @@ def parity(model: ModelUnderTest) -> Iterator[Finding]:
         yield fail(message, "allow its ops with ServingContract(allowed_ops=...)")
         return
     try:
-        signatures, source = model.source.signatures, _run_of(model.source)
+        signatures = model.source.signatures
+        source = _run_of(model.source)
     except Exception as error:
         message = f"the source model cannot be loaded: {reason_of(error)}"
         yield fail(message, "point source_model at the directory that holds its saved_model.pb")
@@ -101,7 +102,8 @@ def parity(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _not_compared(model: ModelUnderTest, message: str) -> Finding:
     """Fails if the contract bounds the difference; a file beside a SavedModel may be any model."""
-    contract, message = model.contract, f"not compared: {message}"
+    contract = model.contract
+    message = f"not compared: {message}"
     if contract.compares:
         return fail(message, _UNCOMPARED_REMEDY)
     is_asked = contract.source_model is not None
@@ -112,9 +114,9 @@ def _subjects(model: ModelUnderTest) -> Iterator[_Subject]:
     if model.contract.source_model is not None and model.scores:
         named = {name: model.signatures[name] for name in model.served_scores}
         yield _Subject("the SavedModel", named, _precision(model), _run_of(model))
-    for each in model.tflite_models:
-        if each.may_run:
-            yield _Subject(str(each.path), each.signatures, each.precision, each.run)
+    for lite in model.tflite_models:
+        if lite.may_run:
+            yield _Subject(str(lite.path), lite.signatures, lite.precision, lite.run)
 
 
 def _run_of(model: ModelUnderTest) -> Run:
@@ -188,7 +190,8 @@ def _compared(
     measured: dict[str, Any] = {"rows": rows, "source": pair.source_name, "outputs": {}}
     model.facts.setdefault("parity", {})[subject.name] = measured
     for name, other in _names_paired(outputs, expected).items():
-        actual, wanted = outputs[name], expected[other]
+        actual = outputs[name]
+        wanted = expected[other]
         if actual.size == wanted.size and actual.shape[:1] == wanted.shape[:1]:
             actual = actual.reshape(wanted.shape)
         worst, share, largest = deviation(actual, wanted, atol, rtol)
@@ -265,7 +268,7 @@ def _changes(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
             yield f"signature {name!r} of the base model is gone"
             continue
         for kind in ("inputs", "outputs"):
-            before, after = (described(getattr(each, kind)) for each in (old, new))
+            before, after = (described(getattr(signature, kind)) for signature in (old, new))
             if before != after:
                 yield f"signature {name!r}: {kind} were {before}, are {after}"
     old_ops, new_ops = ({node.op for node in m.nodes if node.served} for m in (base, model))

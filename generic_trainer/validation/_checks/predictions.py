@@ -69,7 +69,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
         except Exception as error:
             yield from _why_not_scored(model, name, feed, error)
-    model.facts["rows_scored"] = sum(each.feed.rows for each in model.served_scores.values())
+    model.facts["rows_scored"] = sum(scored.feed.rows for scored in model.served_scores.values())
     if not model.scores:
         raise Skip("no row was scored")
 
@@ -85,7 +85,8 @@ def _why_not_scored(
     """Yields findings of a signature that does not score all sizes of batches, or none."""
     import tensorflow as tf
 
-    loaded, served = model.loaded.signatures[name], name in model.serving_signatures
+    loaded = model.loaded.signatures[name]
+    served = name in model.serving_signatures
     judge = fail if served else warn
     message = f"signature {name!r} with {feed.source}: {reason_of(error)}"
     if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
@@ -176,7 +177,8 @@ def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in model.scored(served=True).items():
         for key, output in sorted(scored.batch.items()):
             if output.shape[:1] != (scored.feed.rows,):
-                rows, shape = scored.feed.rows, list(output.shape)
+                rows = scored.feed.rows
+                shape = list(output.shape)
                 message = f"signature {name!r}: {rows} rows give output {key!r} of shape {shape}"
                 yield model.per_row(message, ROWS_REMEDY)
 
@@ -308,7 +310,9 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
 def first_difference(scored: _scoring.Scores, key: str) -> tuple[str, bool]:
     """Returns the difference of an output of a row in another batch; see `difference`."""
     batch = scored.batch[key]
-    smaller = [(f"row {n} alone", each, batch[n : n + 1]) for n, each in enumerate(scored.single)]
+    smaller = [
+        (f"row {n} alone", single, batch[n : n + 1]) for n, single in enumerate(scored.single)
+    ]
     odd = batch[: _scoring.ODD_ROWS]
     smaller.append((f"a batch of {len(odd)}", scored.odd, odd))
     differences = []
@@ -318,7 +322,7 @@ def first_difference(scored: _scoring.Scores, key: str) -> tuple[str, bool]:
             differences.append((f"{what} gives {changed} in a batch of {len(batch)}", certain))
     if scored.mixes_rows(key):
         differences.append(("rows in another order have outputs of other rows", True))
-    return max(differences, key=lambda each: each[1], default=("", False))
+    return max(differences, key=lambda difference: difference[1], default=("", False))
 
 
 @check(needs=("deterministic",))
@@ -384,11 +388,11 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
         near = did_you_mean(label, known)
         message = f"no feature {label!r} in the schema or the examples{near}"
         yield say(message, "name the label in label_keys as the examples do")
-    present = [
-        (name, scored)
-        for name, scored in _serialized(model)
-        if any(labels & each.features.feature.keys() for each in parsed(scored.feed.records))
-    ]
+    present = []
+    for name, scored in _serialized(model):
+        examples = parsed(scored.feed.records)
+        if any(labels & example.features.feature.keys() for example in examples):
+            present.append((name, scored))
     if not present:
         raise Skip("no examples with a known label: set label_keys and examples in the contract")
     for name, scored in present:

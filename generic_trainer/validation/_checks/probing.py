@@ -57,14 +57,15 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
     Example: an example whose list of 40 words does not fit a reshape.
     """
     examples = parsed(model.eval_rows[RECORDS:])
-    rows = [ProbeRow(each, f"example {RECORDS + n}") for n, each in enumerate(examples)]
+    rows = [ProbeRow(example, f"example {RECORDS + n}") for n, example in enumerate(examples)]
     probed = [(n, s) for n, s in _probed(model) if s.feed.real] if rows else []
     if not probed:
         raise Skip(f"needs more than {RECORDS} examples that fit a signature, and probe_s")
     tested = False
     for name, scored in probed:
         with model.budget.part(0.5):
-            remedy, fatal = "every consumer will see this", _fatal(model)
+            remedy = "every consumer will see this"
+            fatal = _fatal(model)
             yield from _findings(model, name, scored.batch, rows, remedy, fatal)
             if model.budget.rows:
                 yield note(f"signature {name!r} scored {model.budget.rows + RECORDS} examples")
@@ -102,23 +103,26 @@ def _without(
     model: ModelUnderTest, name: str, scored: _scoring.Scores, optional: Collection[str]
 ) -> Iterator[Finding]:
     """Yields findings of rows that lack features, those of one batch first."""
-    examples, (base, usual) = parsed(scored.feed.records), _base(scored)
+    examples = parsed(scored.feed.records)
+    base, usual = _base(scored)
     features = model.signatures[name].features
     keys = sorted(features.keys() & optional)[:_MAX_ALONE]
     together = parallel_lists(base, keys, {}, partitions(examples, features, model.schema))
     left_out = [group for key, group in together.items() if key == group[0]]
     alone = [ProbeRow(without(base, group), f"without {group}") for group in left_out]
-    others = [ProbeRow(without(each, optional), f"without {sorted(optional)}") for each in examples]
+    others = [
+        ProbeRow(without(example, optional), f"without {sorted(optional)}") for example in examples
+    ]
     remedy = "parse it as VarLenFeature or with a default_value that scores; "
     remedy += "if it is always there, set presence.min_fraction: 1 in the schema"
     fatal = ("error",) if model.contract.matches_rows is False else ("error", "NaN")
     rows = [*alone, *others] if keys else []
-    found = list(_findings(model, name, usual, rows, remedy, fatal))
-    yield from found
+    findings = list(_findings(model, name, usual, rows, remedy, fatal))
+    yield from findings
     if scored.feed.real:
         for row in _lacking(parsed(model.eval_rows), features.keys() - model.label_keys):
             yield from _findings(model, name, usual, [row], ALONE_REMEDY, _fatal(model))
-    for row in () if found else alone:
+    for row in () if findings else alone:
         row = dataclasses.replace(row, what=f"{row.what}, alone")
         yield from _findings(model, name, usual, [row], f"{ALONE_REMEDY}; {remedy}", ())
 
@@ -286,7 +290,8 @@ def _of_made_up(
         features = signature.features if serialized else input_features(model, signature)
         base, usual = _base(scored)
         schema = schema_pb2.Schema() if model.schema is None else model.schema
-        words, examples = _last_words(model), parsed(scored.feed.records)
+        words = _last_words(model)
+        examples = parsed(scored.feed.records)
         rows_of = SchemaRows(
             schema,
             features,
@@ -297,7 +302,9 @@ def _of_made_up(
             partitions(examples, features, schema),
         )
         # Made-up examples do not show which lists belong together.
-        is_nested = sum(each.is_ragged for each in features.values()) > 1 and not scored.feed.real
+        is_nested = (
+            sum(feature.is_ragged for feature in features.values()) > 1 and not scored.feed.real
+        )
         fatal = _fatal(model) if is_certain and not is_nested else ()
         with model.budget.part(0.5):
             rows = model.budget.made(made_up(rows_of))
@@ -334,10 +341,11 @@ def _findings(
     Troubles of the kinds in `fatal` are failures, others warnings.
     """
     to_inputs = functools.partial(inputs_of, model.signatures[name], model.scores[name].feed)
-    signature, examples = model.loaded.signatures[name], [row.example for row in rows]
-    found = _scoring.troubles(signature, to_inputs, examples, model.budget, usual)
+    signature = model.loaded.signatures[name]
+    examples = [row.example for row in rows]
+    troubles = _scoring.troubles(signature, to_inputs, examples, model.budget, usual)
     causes: list[_scoring.Trouble] = []
-    for trouble in found:
+    for trouble in troubles:
         if len(causes) < _MAX_CAUSES and not any(map(trouble.resembles, causes)):
             causes.append(trouble)
             row = rows[trouble.index]

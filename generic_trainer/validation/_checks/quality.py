@@ -47,7 +47,8 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
         if measured := _measured(outputs.get(label, _only(outputs)), labels):
             metric, value, constant, answer, answers = measured
             model.facts.update(predictions_fact(label, labels, answers))
-            model.facts[f"eval_{metric}"], model.facts[f"constant_{metric}"] = value, constant
+            model.facts[f"eval_{metric}"] = value
+            model.facts[f"constant_{metric}"] = constant
             text = f"{metric.replace('_', ' ')} {value:.4g} on {count} eval examples, "
             text += f"{constant:.4g} if each answer is {answer}"
             model.facts["quality"] = text
@@ -71,7 +72,8 @@ def _only(outputs: Outputs) -> np.ndarray | None:
 def _scored(model: ModelUnderTest, name: str, rows: Sequence[Any]) -> Outputs:
     """Returns the outputs of a signature for the first rows, as many as there is time for."""
     parts: list[Outputs] = []
-    signature, feed = model.loaded.signatures[name], model.scores[name].feed
+    signature = model.loaded.signatures[name]
+    feed = model.scores[name].feed
     with model.budget.part(0.25):
         for start in range(0, len(rows), _BATCH):
             batch = rows[start : start + _BATCH]
@@ -82,7 +84,7 @@ def _scored(model: ModelUnderTest, name: str, rows: Sequence[Any]) -> Outputs:
                 outputs = model.budget.call(signature, inputs, len(batch))
             except Exception as error:
                 raise Skip("not every eval example is scored, see 'eval_rows'") from error
-            if any(each.shape[:1] != (len(batch),) for each in outputs.values()):
+            if any(output.shape[:1] != (len(batch),) for output in outputs.values()):
                 raise Skip("an output has another number of rows, see 'output_per_row'")
             parts.append(outputs)
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
@@ -104,18 +106,22 @@ def _measured(
     if answers.shape[1] > 1:  # the scores of classes
         if not are_scores or not np.isin(labels, range(answers.shape[1])).all():
             return None
-        answers, are_scores = answers.argmax(axis=1), False
+        answers = answers.argmax(axis=1)
+        are_scores = False
     elif are_scores and np.isin(labels, (0, 1)).all():  # probabilities, but not logits
         if answers.min() < 0 or answers.max() > 1:
             return None
-        answers, are_scores = answers > 0.5, False
+        answers = answers > 0.5
+        are_scores = False
     answers = answers.reshape(-1)
     if are_scores:
-        numbers, answers = labels.astype(np.float64), answers.astype(np.float64)
+        numbers = labels.astype(np.float64)
+        answers = answers.astype(np.float64)
         error = float(np.abs(answers - numbers).mean())
         of_mean = float(np.abs(numbers - numbers.mean()).mean())
         return "mean_absolute_error", error, of_mean, "the mean of the labels", answers
     _, counts = np.unique(labels, return_counts=True)
-    share, constant = float((answers == labels).mean()), float(counts.max() / len(labels))
+    share = float((answers == labels).mean())
+    constant = float(counts.max() / len(labels))
     classes = answers if answers.dtype == object else answers.astype(np.int64)
     return "accuracy", share, constant, "the most frequent label", classes

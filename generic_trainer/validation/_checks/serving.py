@@ -155,7 +155,8 @@ def _problems(
     if kind == _MULTI_INFERENCE:
         asked = [(task.method_name.removeprefix(_METHODS), task) for task in body.tasks]
     tasks = [(method, t.model_spec.signature_name or "serving_default") for method, t in asked]
-    methods, names = {method for method, _ in tasks}, {name for _, name in tasks}
+    methods = {method for method, _ in tasks}
+    names = {name for _, name in tasks}
     is_right = len(names) == len(tasks) > 0 and methods <= {"classify", "regress"}
     if kind == _MULTI_INFERENCE and not is_right:
         yield f"expected to classify and regress by different signatures, it has {tasks}"
@@ -194,7 +195,7 @@ def _error_of(model: ModelUnderTest, method: str, name: str, body: Any) -> str:
         if method == "predict":
             inputs = {key: tf.make_ndarray(value) for key, value in body.inputs.items()}
         else:
-            records = [each.SerializeToString() for each in body.input.example_list.examples]
+            records = [example.SerializeToString() for example in body.input.example_list.examples]
             inputs = dict.fromkeys(model.signatures[name].inputs, np.array(records, dtype=object))
         call(model.loaded.signatures[name], inputs)
     except Exception as error:
@@ -240,7 +241,8 @@ def memory(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: `ServingContract(max_memory_mb=500)` and embeddings of 2 GB.
     """
-    before_mb, after_mb = model.memory_before_mb, resident_memory_mb()
+    before_mb = model.memory_before_mb
+    after_mb = resident_memory_mb()
     if before_mb is None or after_mb is None:
         raise Skip("resident memory cannot be read on this system")
     used_mb = max(after_mb - before_mb, 0.0)
@@ -301,12 +303,14 @@ def _judge(model: ModelUnderTest, signature: str) -> Callable[[str, str], Findin
 def _compare_with_session(
     model: ModelUnderTest, name: str, outputs: Mapping[str, np.ndarray]
 ) -> Iterator[Finding]:
-    signature, scores = model.signatures[name], model.scores[name]
+    signature = model.signatures[name]
+    scores = model.scores[name]
     # Other calls have changed the variables of the loaded model.
-    is_changed = any(model.signatures[each].assigns for each in model.scores)
+    is_changed = any(model.signatures[scored].assigns for scored in model.scores)
     judge = warn if is_changed else _judge(model, name)
     for key, value in sorted(outputs.items()):
-        tensor, subject = signature.outputs[key], f"signature {name!r}: output {key!r}"
+        tensor = signature.outputs[key]
+        subject = f"signature {name!r}: output {key!r}"
         if not fits(np.shape(value), tensor.shape):
             shape = list(np.shape(value))
             message = f"{subject} is declared as {tensor}, a session gives the shape {shape}"

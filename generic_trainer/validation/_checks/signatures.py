@@ -51,7 +51,8 @@ def required_signatures(model: ModelUnderTest) -> Iterator[Finding]:
     Example: the export has `predict` alone, and a BulkInferrer reads it.
     `ServingContract(signatures=("predict",))` states that the consumers are configured to call it.
     """
-    contract, actual = model.contract, list(model.signatures)
+    contract = model.contract
+    actual = list(model.signatures)
     missing = [spec.name for spec in contract.signature_specs if spec.name not in actual]
     if missing:
         nearest = "".join(did_you_mean(name, actual) for name in missing)
@@ -119,7 +120,9 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
     """
     inferred = _inferred(model)
     signatures = inferred or model.serving_signatures
-    if ["string[None]"] in [list(map(str, each.inputs.values())) for each in signatures.values()]:
+    if ["string[None]"] in [
+        list(map(str, signature.inputs.values())) for signature in signatures.values()
+    ]:
         return
     for name, signature in signatures.items():
         message = f"signature {name!r} takes {described(signature.inputs)}, not one string[None]"
@@ -137,7 +140,8 @@ def _inferred(model: ModelUnderTest) -> dict[str, Signature]:
     """Returns the signatures that a BulkInferrer may call, none if there is no BulkInferrer."""
     if not model.contract.is_read_by(BULK_INFERRER):
         return {}
-    named, signatures = model.contract.signatures, model.serving_signatures
+    named = model.contract.signatures
+    signatures = model.serving_signatures
     return {n: s for n, s in signatures.items() if named or n == _DEFAULT} or signatures
 
 
@@ -194,17 +198,17 @@ def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
             subject = f"signature {name!r}: {kind} {key!r}"
             named = tensors_of({key: tensor.info})
             try:
-                found = [model.graph.dtype_of(each) for each in named]
+                dtypes = [model.graph.dtype_of(tensor_name) for tensor_name in named]
             except LookupError:
-                found = []
-            if not found:
+                dtypes = []
+            if not dtypes:
                 listed = ", ".join(map(repr, named)) or "no tensor"
                 message = f"{subject} names {listed}, which is not in the graph"
                 yield judge(message, "export again: servers feed and fetch tensors by these names")
                 continue
             problem = _conflict(model.graph, tensor) if kind == "input" else ""
-            if not problem and tensor.is_dense and found[0] not in (None, tensor.dtype):
-                problem = found[0].name
+            if not problem and tensor.is_dense and dtypes[0] not in (None, tensor.dtype):
+                problem = dtypes[0].name
             if problem:
                 # A wrong input is refused; a wrong output may be fine for a client.
                 message = f"{subject} declares {tensor}, in the graph it is {problem}"
@@ -279,7 +283,8 @@ def _method_problems(signature: Signature) -> Iterator[str]:
     dims = "[batch, classes]"
     shapes: list[list[int | None]] = [[None, None]]
     if "outputs" in dtypes:
-        dims, shapes = "[batch] or [batch, 1]", [[None], [None, 1]]
+        dims = "[batch] or [batch, 1]"
+        shapes = [[None], [None, 1]]
     for name, tensor in outputs.items():
         is_right = any(fits(tensor.shape, shape) for shape in shapes)
         if tensor.dtype != dtypes[name] or not is_right:

@@ -37,18 +37,18 @@ def other_formats(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if not model.tflite_models:
         raise Skip("no file is a TFLite model")
-    for each in model.tflite_models:
-        refused = [op for op in each.reaching_ops if op not in model.contract.allowed_ops]
-        if each.problem:
+    for lite in model.tflite_models:
+        refused = [op for op in lite.reaching_ops if op not in model.contract.allowed_ops]
+        if lite.problem:
             # Beside a SavedModel, a file's name alone promises nothing.
             remedy = "write the file again, and copy all of it; delete it if it is not a model"
             judge = warn if model.is_saved_model else fail
-            yield judge(f"{each.path}: {each.problem}", remedy, may_be_meant=True)
+            yield judge(f"{lite.path}: {lite.problem}", remedy, may_be_meant=True)
         elif refused:
-            message = f"{each.path} reaches files or the network with {', '.join(refused)}"
+            message = f"{lite.path} reaches files or the network with {', '.join(refused)}"
             yield fail(message, f"set ServingContract(allowed_ops=({refused[0]!r},)) if it may")
-        elif each.may_run:
-            yield note(str(each))
+        elif lite.may_run:
+            yield note(str(lite))
 
 
 @check(needs=("presence",), formats=FORMATS, decided_by="code")
@@ -90,15 +90,15 @@ def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a TFLite model with an op that no interpreter has, or that gives NaN after
     quantisation.
     """
-    runnable = [each for each in model.tflite_models if each.may_run]
+    runnable = [lite for lite in model.tflite_models if lite.may_run]
     if not runnable:
         raise Skip("no TFLite model that can be run here")
     rows = 0
-    for each in runnable:
-        if not each.signatures:
-            yield untested(f"{each.path} has no signature, so that it is not run")
-        for name, signature in each.signatures.items():
-            rows += yield from _scored(model, each, name, signature)
+    for lite in runnable:
+        if not lite.signatures:
+            yield untested(f"{lite.path} has no signature, so that it is not run")
+        for name, signature in lite.signatures.items():
+            rows += yield from _scored(model, lite, name, signature)
     if not rows:
         raise Skip("nothing to test: no row was scored")
     if not model.is_saved_model:
