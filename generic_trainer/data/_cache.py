@@ -129,12 +129,12 @@ class CacheFolder:
 
     def entries(self) -> list[EntryInfo]:
         """Returns all entries, the last used one first."""
-        found = []
+        entries = []
         for facts in self.path.glob(f"*/{_FACTS}"):
             with contextlib.suppress(OSError):
                 folder = facts.parent
-                found.append(EntryInfo(folder, _size(folder), folder.stat().st_mtime))
-        return sorted(found, key=lambda each: each.used_s, reverse=True)
+                entries.append(EntryInfo(folder, _size(folder), folder.stat().st_mtime))
+        return sorted(entries, key=lambda entry: entry.used_s, reverse=True)
 
     def find(self, key: str) -> Entry | None:
         """Returns the description of the columns with a key, and marks the columns as used.
@@ -162,7 +162,7 @@ class CacheFolder:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(mode=0o700, exist_ok=True)
         entries = self.entries()
-        taken = sum(each.num_bytes for each in entries)
+        taken = sum(entry.num_bytes for entry in entries)
         free = free_disk_bytes(str(self.path))
         limit = min(self.limit_bytes, taken + free // _SHARE_OF_FREE_DISK)
         if num_bytes > limit:
@@ -192,7 +192,7 @@ def _checksum(text: str) -> str:
 
 
 def _size(folder: Path) -> int:
-    sizes = [each.stat().st_size for each in folder.iterdir()]
+    sizes = [path.stat().st_size for path in folder.iterdir()]
     return sum(-(-size // _PAGE_BYTES) * _PAGE_BYTES for size in sizes)
 
 
@@ -260,7 +260,8 @@ def keep_columns(
         parser: the parser of the columns.
         columns: the columns.
     """
-    target, size = folder.path / key, columns.store.num_bytes
+    target = folder.path / key
+    size = columns.store.num_bytes
     try:
         if folder.find(key):
             return  # another process was faster

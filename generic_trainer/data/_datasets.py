@@ -185,7 +185,11 @@ def _seeds(options: Any, seed: int | None) -> tf.data.Dataset:
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=again)
     if not again:
         seeds = seeds.take(_SEEDS_OF_GRAPH).shuffle(_SEEDS_OF_GRAPH, seed)
-    return seeds.take(1).flat_map(traced(lambda each: tf.data.Dataset.from_tensors(each).repeat()))
+
+    def repeated(drawn: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors(drawn).repeat()
+
+    return seeds.take(1).flat_map(traced(repeated))
 
 
 def _blocks_of_file(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:

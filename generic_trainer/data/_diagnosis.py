@@ -83,7 +83,8 @@ def diagnose(files: Sequence[RecordFile], parser: Parser) -> DataError | None:
 
 
 def _error_of(file: RecordFile, parser: Parser) -> DataError | None:
-    number, dataset = 0, record_dataset(file.path, file.compression)
+    number = 0
+    dataset = record_dataset(file.path, file.compression)
     try:
         for records in dataset.batch(parser.rows_at_once(_BATCH)):
             parser.parse(records)

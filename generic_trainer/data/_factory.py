@@ -228,7 +228,8 @@ class _Reader:
         # TFX ignores the number of threads, so None and 0 are no errors.
         threads = options.parser_num_threads or tf.data.AUTOTUNE
         options = options._replace(batch_size=size, parser_num_threads=threads)
-        in_cluster, options = is_one_of_several(), self._seeds.given_to(options, files)
+        in_cluster = is_one_of_several()
+        options = self._seeds.given_to(options, files)
         seed = None if options.shuffle_seed is None else int(options.shuffle_seed)
         columns: Columns | None = None
         reason = _CHOSEN if self._path == "stream" else reason_to_stream(parser)
@@ -262,11 +263,11 @@ class _Reader:
         folder = self._cache_folder()
         explained = functools.partial(_explained, files, parser)
         key = explained(lambda: columns_key(files, parser)) if folder else ""
-        if folder and (found := folder.find(key)):
+        if folder and (entry := folder.find(key)):
             # Mapping is faster than streaming, and keeps the order of the run that has parsed.
-            plan = self._plan(Estimate(0, 0, found.expected_bytes), one_pass=False)
-            in_memory = plan.path == "memory" and found.num_bytes <= plan.budget.memory_bytes
-            if columns := open_columns(folder, key, found, files, parser, in_memory=in_memory):
+            plan = self._plan(Estimate(0, 0, entry.expected_bytes), one_pass=False)
+            in_memory = plan.path == "memory" and entry.num_bytes <= plan.budget.memory_bytes
+            if columns := open_columns(folder, key, entry, files, parser, in_memory=in_memory):
                 _announce(files, columns, f"{plan.reason}; parsed by an earlier run")
                 return columns
         one_pass = options.num_epochs == 1
@@ -279,10 +280,12 @@ class _Reader:
 
     def _plan(self, expected: Estimate, *, one_pass: bool) -> ReadPlan:
         # Less the columns of this reader so far.
-        taken = sum(each.store.memory_bytes for each in self._columns.values())
-        budget, in_cluster = self._make_budget().without(taken), is_one_of_several()
+        taken = sum(columns.store.memory_bytes for columns in self._columns.values())
+        budget = self._make_budget().without(taken)
+        in_cluster = is_one_of_several()
         if self._path is not None:
-            path, reason = self._path, _CHOSEN
+            path = self._path
+            reason = _CHOSEN
         else:
             path, reason = choose_path(
                 expected.column_bytes, budget, one_pass=one_pass, in_cluster=in_cluster

@@ -66,13 +66,13 @@ class ListPart:
         into the index of every value, and one gather moves all values.
         """
         lists = [parsed[key] for key in self.keys]
-        splits = tf.cast(tf.stack([each.row_splits for each in lists]), _LENGTH)
+        splits = tf.cast(tf.stack([tensor.row_splits for tensor in lists]), _LENGTH)
         starts = splits[:, :-1]
         lengths = tf.transpose(splits[:, 1:] - starts)
         # The splits of each feature count from 0; its values follow those of the features before.
         starts += tf.cumsum(splits[:, -1:], exclusive=True)
         order = ranges(tf.reshape(tf.transpose(starts), [-1]), tf.reshape(lengths, [-1]))
-        values = gather(tf.concat([each.flat_values for each in lists], axis=0), order)
+        values = gather(tf.concat([tensor.flat_values for tensor in lists], axis=0), order)
         return lengths, Rows(values, tf.cast(tf.reduce_sum(lengths, axis=1), tf.int64))
 
     def take(self, arrays: Arrays, rows: tf.Tensor) -> Features:
@@ -196,7 +196,7 @@ class RaggedPart:
         feature = parsed[self.key]
         # `rows`: where each row of the batch starts among the lists of the current level. Level by
         # level it is followed through the splits: rows of lists → rows of their lists → of values.
-        rows, *inner = (tf.cast(each, tf.int64) for each in feature.nested_row_splits)
+        rows, *inner = (tf.cast(level, tf.int64) for level in feature.nested_row_splits)
         counts = lengths_of(rows)
         packed: list[Any] = [tf.cast(tf.expand_dims(counts, 1), _LENGTH)]
         for splits in inner:
@@ -219,7 +219,7 @@ class RaggedPart:
             starts = gather(nested[-1], starts)
             counts = lengths_of(starts)
         values = last.take(arrays[-1], flat_rows, counts * self._value_size)
-        splits = [tf.cast(each, self.spec.row_splits_dtype) for each in nested]
+        splits = [tf.cast(level, self.spec.row_splits_dtype) for level in nested]
         shaped = tf.reshape(values, [-1, *self._value_shape])
         return {self.key: _encode_ragged(shaped, splits, tf.shape(rows, tf.int64)[1])}
 

@@ -123,7 +123,8 @@ class Shuffle:
             positions: numbers in the endless stream of epochs.
             seed: int32 [2]; the same seed gives the same order.
         """
-        epochs, places = positions // self.num_rows, positions % self.num_rows
+        epochs = positions // self.num_rows
+        places = positions % self.num_rows
         if self.window_rows > 1:
             places = self._mix_windows(places, seed, epochs)
         if self._num_blocks == 1:

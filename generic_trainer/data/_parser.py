@@ -65,23 +65,24 @@ def representations(schema: schema_pb2.Schema) -> dict[str, Representation]:
     try:
         given = {name: _explicit(name, tensor, types) for name, tensor in explicit.items()}
         used = {column for tensor in given.values() for column in tensor.columns}
-        inferred = {name: each for name, each in _inferred(schema, types) if name not in used}
+        inferred = {name: tensor for name, tensor in _inferred(schema, types) if name not in used}
     except KeyError as error:
         raise ValueError(
             f"a tensor is made of {error}, which is no feature, or is used twice"
         ) from error
-    found = {**given, **{name: each for name, each in inferred.items() if name not in given}}
-    for name, each in found.items():
-        if each.config.dtype is None:
+    tensors = {**given, **{name: tensor for name, tensor in inferred.items() if name not in given}}
+    for name, tensor in tensors.items():
+        if tensor.config.dtype is None:
             raise ValueError(f"{name!r} is neither BYTES nor INT nor FLOAT, as tf.Examples are")
-    return found
+    return tensors
 
 
 def _explicit(name: str, tensor: Any, types: Mapping[str, Any]) -> Representation:
     """Returns what a `TensorRepresentation` describes."""
     kind = tensor.WhichOneof("kind")
     if kind == "dense_tensor":
-        dense, shape = tensor.dense_tensor, _sizes(tensor.dense_tensor.shape)
+        dense = tensor.dense_tensor
+        shape = _sizes(dense.shape)
         default = dense.default_value.WhichOneof("kind")
         if default and math.prod(shape) > _MOST_DEFAULTS:
             raise DataError(
@@ -98,7 +99,8 @@ def _explicit(name: str, tensor: Any, types: Mapping[str, Any]) -> Representatio
         return Representation((column,), tf.io.VarLenFeature(types[column]))
     if kind == "sparse_tensor":
         sparse = tensor.sparse_tensor
-        keys, sizes = list(sparse.index_column_names), _sizes(sparse.dense_shape)
+        keys = list(sparse.index_column_names)
+        sizes = _sizes(sparse.dense_shape)
         return _sparse(keys, sparse.value_column_name, sizes, sparse.already_sorted, types)
     path = tensor.ragged_tensor.feature_path.step
     if len(path) != 1:
@@ -112,7 +114,7 @@ def _inferred(
     """Yields a tensor for each feature and each sparse feature that is in use."""
     features = {feature.name: feature for feature in schema.feature}
     for sparse in filter(is_read, schema.sparse_feature):
-        indices = [features.pop(each.name) for each in sparse.index_feature]
+        indices = [features.pop(index.name) for index in sparse.index_feature]
         value = features.pop(sparse.value_feature.name)
         sizes = [_index_size(sparse.name, index) for index in indices]
         keys = [index.name for index in indices]
@@ -158,12 +160,12 @@ def _sparse(
 
 def _ragged(column: str, ragged: Any, types: Mapping[str, Any]) -> Representation:
     of = tf.io.RaggedFeature
-    lengths = [each.row_length for each in ragged.partition if each.HasField("row_length")]
+    lengths = [part.row_length for part in ragged.partition if part.HasField("row_length")]
     partitions = [
-        of.RowLengths(each.row_length)
-        if each.HasField("row_length")
-        else of.UniformRowLength(each.uniform_row_length)
-        for each in ragged.partition
+        of.RowLengths(part.row_length)
+        if part.HasField("row_length")
+        else of.UniformRowLength(part.uniform_row_length)
+        for part in ragged.partition
     ]
     is_int32 = ragged.row_partition_dtype == schema_pb2.TensorRepresentation.INT32
     splits_dtype = tf.int32 if is_int32 else tf.int64
@@ -232,7 +234,8 @@ class Parser:
                 key = tensor.columns[0] if is_plain else f"{name} of {tensor.columns}"
                 if key in features:
                     raise ValueError(f"{tensor_names[key]!r} and {name!r} are made of {key!r}")
-                features[key], tensor_names[key] = tensor.config, name
+                features[key] = tensor.config
+                tensor_names[key] = name
             parse = tf.function(cls(features, tensor_names, None).parse, autograph=False)
             parse.get_concrete_function(tf.TensorSpec([None], tf.string))
         except DataError:
@@ -256,7 +259,7 @@ class Parser:
         dense = self._dense_bytes()
         free = free_memory_bytes()
         if rows * sum(dense.values()) > free:
-            feature = max(dense, key=lambda each: dense[each])
+            feature = max(dense, key=lambda key: dense[key])
             raise DataError(
                 f"feature {feature!r}: by the schema it has the shape "
                 f"{list(self.features[feature].shape)}, and a batch of {rows} examples has "
@@ -285,11 +288,12 @@ class Parser:
 
     def _dense_bytes(self) -> dict[str, int]:
         # TensorFlow multiplies sizes from first to last, so a 0 at the end prevents no overflow.
-        return {
-            key: math.prod(max(1, size) for size in feature.shape) * feature.dtype.size
-            for key, feature in self.features.items()
-            if isinstance(feature, tf.io.FixedLenFeature)
-        }
+        num_bytes = {}
+        for key, feature in self.features.items():
+            if isinstance(feature, tf.io.FixedLenFeature):
+                num_values = math.prod(max(1, size) for size in feature.shape)
+                num_bytes[key] = num_values * feature.dtype.size
+        return num_bytes
 
     def parse(self, serialized: tf.Tensor) -> dict[str, Any]:
         """Parses a string tensor [batch] into tf.Example feature → tensor."""
@@ -299,8 +303,8 @@ class Parser:
     def parse_lists(self, serialized: tf.Tensor) -> dict[str, Any]:
         """Parses as `parse` does, with ragged tensors for `VarLenFeature`s: they cost less."""
         features = {
-            key: tf.io.RaggedFeature(each.dtype) if isinstance(each, tf.io.VarLenFeature) else each
-            for key, each in self.features.items()
+            key: tf.io.RaggedFeature(spec.dtype) if isinstance(spec, tf.io.VarLenFeature) else spec
+            for key, spec in self.features.items()
         }
         parsed: dict[str, Any] = tf.io.parse_example(serialized, features)
         return parsed
@@ -346,7 +350,7 @@ class Parser:
 
     def ragged_specs(self) -> dict[str, Any]:
         """Returns the `tf.RaggedTensorSpec` of each feature that is a ragged tensor of lists."""
-        nested = [key for key, each in self.features.items() if getattr(each, "partitions", None)]
+        nested = [key for key, spec in self.features.items() if getattr(spec, "partitions", None)]
         specs = self._specs(None) if nested else {}
         return {key: specs[key] for key in nested}
 

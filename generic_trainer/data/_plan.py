@@ -39,12 +39,12 @@ class NoRoom(NoColumns):
 def reason_to_stream(parser: Parser) -> str | None:
     """Returns why columns of this process cannot serve the dataset, or None if they can."""
     configs = parser.features.values()
-    sparse = [each for each in configs if isinstance(each, tf.io.SparseFeature)]
-    if any({*each.index_key, each.value_key} & parser.features.keys() for each in sparse):
+    sparse = [config for config in configs if isinstance(config, tf.io.SparseFeature)]
+    if any({*config.index_key, config.value_key} & parser.features.keys() for config in sparse):
         return "a list is read both by itself and as a part of a sparse tensor"
     # `SerializeManySparse` refuses such sparse tensors: those of a chunk may have 2^63 cells in
     # all. An empty array has no rows.
-    shapes = [getattr(each, "size", getattr(each, "shape", ())) for each in configs]
+    shapes = [getattr(config, "size", getattr(config, "shape", ())) for config in configs]
     if any(min(shape, default=1) < 1 or math.prod(shape) > 1 << 40 for shape in shapes):
         return "by the schema, a tensor is empty, huge, or sparse with an index of no int_domain"
     if tf.inside_function():
