@@ -23,7 +23,8 @@ from generic_trainer.trials._config import ExperimentSettings
 
 # Pauses of the part that waits for the results of the others, and between signs of life that it
 # logs: without any, the launcher takes the job for hanging.
-_POLL_S, _LOG_S = 2.0, 60.0
+_POLL_S = 2.0
+_LOG_S = 60.0
 # For each trial its number, the error that it failed with, and its progress.
 Results = list[tuple[int, str | None, dict[str, Any]]]
 
@@ -51,7 +52,8 @@ class ClusterPart:
         There are `max_concurrent_trials` parts, if there are workers and trials for so many. If
         that gives one part, and by default, all workers train each trial together.
         """
-        size, rank = distributed.size(), distributed.rank()
+        size = distributed.size()
+        rank = distributed.rank()
         slots = max(1, settings.resources.slots_per_trial)
         given = settings.searcher.max_concurrent_trials
         most = 1 if given is None else given or num_trials  # 0 means no limit
@@ -90,11 +92,14 @@ class ClusterPart:
             log_dir: the directory with their event files, which grow as long as they train.
         """
         others = [ClusterPart(number, self.count, ()) for number in range(1, self.count)]
-        size, next_look = 0, time.monotonic() + _LOG_S
+        size = 0
+        next_look = time.monotonic() + _LOG_S
         while any(other.written(checkpoint_dir) is None for other in others):
             time.sleep(_POLL_S)
             if time.monotonic() > next_look:
-                before, size, next_look = size, _bytes_below(log_dir), next_look + _LOG_S
+                before = size
+                size = _bytes_below(log_dir)
+                next_look += _LOG_S
                 if size != before:
                     _logger.info("Waiting for trials that other workers train")
         return [result for other in others for result in other.written(checkpoint_dir) or ()]

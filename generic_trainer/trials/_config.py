@@ -344,7 +344,8 @@ def _of_today(written: Any, default_batches: int | None) -> Any:
     unit = raw.get("scheduling_unit") or raw.get("batches_per_step") or DEFAULT_SCHEDULING_UNIT
 
     def batches(steps: Any) -> Any:
-        steps, size = _whole(steps), _whole(unit)
+        steps = _whole(steps)
+        size = _whole(unit)
         is_length = isinstance(steps, Mapping) or not is_number(steps) or not is_number(size)
         return steps if is_length else {"batches": steps * size}
 
@@ -372,7 +373,7 @@ def log_unused(experiment: ExperimentSettings, *, is_job: bool) -> None:
     for name, section in experiment:
         if isinstance(section, Section):
             unused |= {
-                f"{name}.{each}" for each, value in (section.model_extra or {}).items() if value
+                f"{name}.{field}" for field, value in (section.model_extra or {}).items() if value
             }
     if unused:
         _logger.warning(

@@ -47,7 +47,8 @@ class DistributedContext(NamesSuccessors):
 
     def __init__(self, slots: int) -> None:
         """Takes the number of slots of the trial, in all processes together."""
-        self._slots, self._rank = slots, distributed.rank()
+        self._slots = slots
+        self._rank = distributed.rank()
         addresses = training_addresses().values()  # by rank
         self._hosts = [address.rpartition(":")[0] for address in addresses]
 

@@ -51,7 +51,9 @@ def _is_script(tree: ast.Module) -> bool:
     """Whether a module imports from this package and calls what starts an experiment."""
     nodes = list(ast.walk(tree))
     modules = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    modules += [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    modules += [
+        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+    ]
     if not any(module.startswith("generic_trainer.") for module in modules):
         return False
     calls = [f".{ast.unparse(node.func)}" for node in nodes if isinstance(node, ast.Call)]

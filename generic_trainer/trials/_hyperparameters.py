@@ -115,7 +115,8 @@ def _range(kind: str, minval: float, maxval: float, count: int | None) -> Hyperp
 
 
 def _problem(value: Mapping[str, Any]) -> str | None:
-    kind, given = value["type"], value.keys() - {"type"}
+    kind = value["type"]
+    given = value.keys() - {"type"}
     if not isinstance(kind, str) or kind not in _FIELDS:
         near = did_you_mean(kind, _FIELDS)
         return f"type must be one of {', '.join(_FIELDS)}, got {describe(kind)}{near}"
@@ -169,7 +170,8 @@ def _points(hyperparameter: Hyperparameter) -> list[Any]:
         return [hyperparameter["val"]]
     if kind == "categorical":
         return list(hyperparameter["vals"])
-    lowest, highest = hyperparameter["minval"], hyperparameter["maxval"]
+    lowest = hyperparameter["minval"]
+    highest = hyperparameter["maxval"]
     count = hyperparameter.get("count")
     if kind == "int":
         numbers = int(highest - lowest) + 1

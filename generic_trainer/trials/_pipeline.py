@@ -140,7 +140,8 @@ def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any
         ConfigurationError: the file cannot be read, or `custom_config` has fields beside it.
     """
     config = dict(fn_args.custom_config or {})
-    given, path = config.get("experiment_config", config), None
+    given = config.get("experiment_config", config)
+    path = None
     if isinstance(given, str):
         path = os.path.join(os.path.dirname(module_file or ""), given)
         try:

@@ -177,7 +177,8 @@ class ExperimentRun:
 
     def train(self, search: Search) -> None:
         """Trains the trials of the part of the cluster; part 0 then has those of all."""
-        directory, part = self.fn_args.checkpoint_dir, self.part
+        directory = self.fn_args.checkpoint_dir
+        part = self.part
         if part.number and part.written(directory) is not None:
             return
         search.run(self._train, part.number, part.count)
@@ -185,7 +186,9 @@ class ExperimentRun:
             self.locks.close()
             if is_chief():  # of the part
                 trials = self.trials.items()
-                results = [(n, one.error, dataclasses.asdict(one.progress)) for n, one in trials]
+                results = [
+                    (n, trial.error, dataclasses.asdict(trial.progress)) for n, trial in trials
+                ]
                 part.write(directory, results)
         elif part.count > 1:
             logs = self.fn_args.model_run_dir
@@ -221,7 +224,8 @@ class ExperimentRun:
             controller: the controller that has trained it. Without one, after a restart or from
                 another part of the cluster, the trial is built again.
         """
-        exported, target = trial.exported(), self.fn_args.serving_model_dir
+        exported = trial.exported()
+        target = self.fn_args.serving_model_dir
         if exported == self._exported:
             return
         self._exported = None
@@ -291,7 +295,7 @@ class ExperimentRun:
                     trial.error = f"{type(error).__name__}: {error}"
                     break
         history = trial.progress.history
-        validated = {each["batches"]: each.get("validation") for each in history}
+        validated = {entry["batches"]: entry.get("validation") for entry in history}
         # Workers that share a validation all use the metrics of the chief.
         metrics = distributed.gather(validated.get(schedule.max_batches))[0] or {}
         value = metrics.get(settings.searcher.metric)
@@ -305,7 +309,8 @@ class ExperimentRun:
         A trial that is the best so far is exported at once: building it again could build
         something else.
         """
-        progress, saved = trial.progress, trial.latest.latest()
+        progress = trial.progress
+        saved = trial.latest.latest()
         if next_work(schedule, progress, stop_requested=progress.stopped) is None:
             return
         number = trial.run.trial_id

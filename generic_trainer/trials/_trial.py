@@ -228,20 +228,20 @@ def chosen_class(module: ModuleType, entrypoint: str | None) -> type[Any]:
 
     Without one, or where the module has nothing of that name, it is the only one that is defined.
     """
-    found = trial_classes(module)
+    classes = trial_classes(module)
     name = (entrypoint or "").rpartition(":")[2].rpartition(".")[2]
     named = getattr(module, name, None) if name else None
-    if named in found:
+    if named in classes:
         return named  # type: ignore[no-any-return]
-    if len(found) > 1:
-        names = ", ".join(sorted(trial.__name__ for trial in found))
+    if len(classes) > 1:
+        names = ", ".join(sorted(trial.__name__ for trial in classes))
         raise ModuleFileError(
             f"Module {module.__name__!r} defines several trials ({names}) and no run_fn "
-            f"that chooses one: add `run_fn = run_fn_from_trial({found[-1].__name__})`, from "
+            f"that chooses one: add `run_fn = run_fn_from_trial({classes[-1].__name__})`, from "
             "generic_trainer.trials, or name one as `entrypoint` of the experiment configuration: "
-            f'"{module.__name__}:{found[-1].__name__}"'
+            f'"{module.__name__}:{classes[-1].__name__}"'
         )
-    return found[0]
+    return classes[0]
 
 
 def sole_trial(config: Mapping[str, Any]) -> TrialRun:
@@ -302,10 +302,10 @@ def get_hyperparameter(name: str) -> Any:
     Raises:
         ConfigurationError: no trial is running, or it has no such hyperparameter.
     """
-    found = get_hyperparameters()
-    if name not in found:
-        raise ConfigurationError(f"Unknown hyperparameter {name!r}; known are {sorted(found)}")
-    return found[name]
+    values = get_hyperparameters()
+    if name not in values:
+        raise ConfigurationError(f"Unknown hyperparameter {name!r}; known are {sorted(values)}")
+    return values[name]
 
 
 def get_trial_seed() -> int:
@@ -361,7 +361,8 @@ def code_file(module: str) -> str | None:
 def module_function(trial_class: type[Any], name: str) -> Callable[..., Any] | None:
     """Returns a function of the class's module, its package, or where the user imports both."""
     own = trial_class.__module__
-    modules = [sys.modules[one] for one in (own, own.rpartition(".")[0]) if one in sys.modules]
+    places = [own, own.rpartition(".")[0]]
+    modules = [sys.modules[place] for place in places if place in sys.modules]
     for module in (*loaded_modules(), sys.modules["__main__"]):
         if vars(module).get(trial_class.__name__) is trial_class:
             modules.append(module)

@@ -35,7 +35,8 @@ class StopLoadingImplementation(BaseException):
         self, controller: Controller | None = None, config: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__("the script is loaded")
-        self.controller, self.config = controller, config or {}
+        self.controller = controller
+        self.config = config or {}
 
 
 def load(

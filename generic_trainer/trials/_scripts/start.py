@@ -180,7 +180,8 @@ def _begin(*given: Any, mode: Mode | str | None) -> tuple[TrialRun, Start] | str
     """
     config, local, test, context_dir, command, master_url = given
     if isinstance(local, (Mode, str)):
-        mode, local = local, False
+        mode = local
+        local = False
         # What came by position is one place too far to the right; names are where they belong.
         if isinstance(command, str):
             command, master_url = None, command

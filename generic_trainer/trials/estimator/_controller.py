@@ -81,7 +81,9 @@ class _Batches(StopHook):
 
     def begin(self) -> None:
         operations = tf.compat.v1.get_default_graph().get_operations()
-        self._taken = [one for one in operations if one.type == "IteratorGetNext"][:1]
+        self._taken = [
+            operation for operation in operations if operation.type == "IteratorGetNext"
+        ][:1]
 
     def before_run(self, run_context: object) -> Any:
         return tf.compat.v1.train.SessionRunArgs(self._taken)
@@ -110,8 +112,10 @@ class EstimatorController:
         The data and hooks of both specs are used, and the steps of `eval_spec`; `max_steps` is the
         trial's own affair.
         """
-        self._context, self._run = context, run
-        self._train_spec, self._eval_spec = train_spec, eval_spec
+        self._context = context
+        self._run = run
+        self._train_spec = train_spec
+        self._eval_spec = eval_spec
         self._hooks = [hook for hook in train_spec.hooks or () if isinstance(hook, RunHook)]
         self._folder = ScratchFolder("estimator-")
         self._model_dir = os.path.join(self._folder.path, "model")
@@ -153,7 +157,8 @@ class EstimatorController:
     def validate(self) -> dict[str, Any]:
         """Returns the metrics of an evaluation, as the estimator calls them."""
         self._write_state()
-        spec, batches = self._eval_spec, _Batches(self._on_stop)
+        spec = self._eval_spec
+        batches = _Batches(self._on_stop)
         hooks = [*(spec.hooks or ()), batches]
         with contextlib.ExitStack() as stack:
             stack.enter_context(tf_estimator.as_slot())

@@ -24,7 +24,8 @@ from generic_trainer.training.resume import stateful_draws_of_graph
 
 # Operations whose first inputs are a tag and a value.
 _SUMMARIES = ("ScalarSummary", "TensorSummaryV2")
-_LOSS, _RENAMED_LOSS = "loss", "loss_1"
+_LOSS = "loss"
+_RENAMED_LOSS = "loss_1"
 # What optimizers, counters and moving averages do to variables; initialisers and savers assign.
 _UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?Scatter|Assign(Add|Sub)")
 
@@ -160,7 +161,8 @@ class Training(StopHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Waits for the first order; a session that is made anew after a failure just goes on."""
-        is_first, self._session = self._session is None, session
+        is_first = self._session is None
+        self._session = session
         if is_first:
             self._wait()
 
@@ -185,10 +187,10 @@ class Training(StopHook):
         if self._batches_left <= 0:  # it is closed
             return
         if self._in_batch:
-            found = len(self._results)
+            count = len(self._results)
             error = ModuleFileError(
-                f"The training data ended within {found + self._batches_left} batches, of which it "
-                f"had {found}. Return a tf.data.Dataset with at least one batch from the "
+                f"The training data ended within {count + self._batches_left} batches, of which it "
+                f"had {count}. Return a tf.data.Dataset with at least one batch from the "
                 "TrainSpec's input_fn, which is repeated; other data has to go on for ever."
             )
             self._wait(error)
@@ -207,7 +209,8 @@ def _summarised(graph: tf.Graph) -> dict[str, tf.Tensor]:
     for summary in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
         if summary.op.type not in _SUMMARIES:
             continue
-        tag, value = tf.get_static_value(summary.op.inputs[0]), summary.op.inputs[1]
+        tag = tf.get_static_value(summary.op.inputs[0])
+        value = summary.op.inputs[1]
         dtype = value.dtype
         is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
         if tag is not None and value.graph is graph and is_number:

@@ -22,8 +22,10 @@ Metrics = dict[str, Any]
 _REMOTE_EVAL_STEPS = 1000
 # Global steps that the second worker waits for, and the others longer: times the logarithm.
 _STEPS_OF_DELAY = 8000
-_SECONDS_OF_DELAY, _LONGEST_DELAY_S = 5, 60
-_ITERATIONS, _STEPS_WITHOUT_END = 10, 10_000
+_SECONDS_OF_DELAY = 5
+_LONGEST_DELAY_S = 60
+_ITERATIONS = 10
+_STEPS_WITHOUT_END = 10_000
 
 _logger = logging.getLogger(__name__)
 
@@ -116,7 +118,7 @@ class Experiment:
         before: list[Any] = self.export_strategies
         is_list = isinstance(new_export_strategies, list)
         several = new_export_strategies if is_list else [new_export_strategies]
-        self.export_strategies = [each for each in several if each is not None]
+        self.export_strategies = [strategy for strategy in several if strategy is not None]
         return before
 
     def train(self, delay_secs: float | None = None) -> Any:
@@ -168,7 +170,8 @@ class Experiment:
             The last evaluation's metrics, and what each export strategy returned.
         """
         steps = max(1, (self.train_steps or _STEPS_WITHOUT_END) // _ITERATIONS)
-        metrics, exported = None, None
+        metrics = None
+        exported = None
         while self._goes_on(metrics, continuous_eval_predicate_fn):
             self._train(steps=self.train_steps_per_iteration or steps)
             metrics = self._evaluate("one_pass")
@@ -206,7 +209,8 @@ class Experiment:
         throttle_s = throttle_delay_secs
         if throttle_s is None:
             throttle_s = self.continuous_eval_throttle_secs
-        metrics, seen = None, None
+        metrics = None
+        seen = None
         while self._goes_on(metrics, continuous_eval_predicate_fn):
             newest = self.estimator.latest_checkpoint()
             if newest is None or (evaluate_checkpoint_only_once and newest == seen):
@@ -293,7 +297,9 @@ class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type
     """
 
     def __init__(self, evaluate: Callable[[], Any], every_steps: int, every_s: float) -> None:
-        self._evaluate, self._every_steps, self._every_s = evaluate, every_steps, every_s
+        self._evaluate = evaluate
+        self._every_steps = every_steps
+        self._every_s = every_s
         self._step: int | None = None
         self._next = 0.0  # on the monotonic clock
         self.result: tuple[Metrics, list[Any]] = {}, []
@@ -307,5 +313,6 @@ class _EvaluateOnCheckpoint(tf.compat.v1.train.CheckpointSaverListener):  # type
             and global_step_value - self._step >= self._every_steps
             and time.monotonic() >= self._next
         ):
-            self.result, self._step = self._evaluate(), global_step_value
+            self.result = self._evaluate()
+            self._step = global_step_value
             self._next = time.monotonic() + self._every_s

@@ -80,7 +80,8 @@ class HParams:
                     f"HParams: expected name=value or name=[value,...] at {text[position:]!r}"
                 )
             position = match.end()
-            name, items = match["name"], values.get(match["name"], self.get(match["name"]))
+            name = match["name"]
+            items = values.get(name, self.get(name))
             value = _literal(match["value"], items)
             if match["index"] is not None:
                 index = int(match["index"])
@@ -110,7 +111,8 @@ class HParams:
         Raises:
             ConfigurationError: with every name and value that does not fit.
         """
-        problems, converted = [], {}
+        problems = []
+        converted = {}
         for name, value in values.items():
             try:
                 converted[name] = _converted(name, value, self._known(name))

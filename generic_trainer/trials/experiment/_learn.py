@@ -28,7 +28,10 @@ def taken(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
 class ModeKeys:
     """`tf.contrib.learn.ModeKeys`: the modes of `tf.estimator`, with `INFER` for `PREDICT`."""
 
-    TRAIN, EVAL, INFER, PREDICT = "train", "eval", "infer", "infer"
+    TRAIN = "train"
+    EVAL = "eval"
+    INFER = "infer"
+    PREDICT = "infer"
 
 
 # Sessions are configured by its `session_config`; the launcher starts all servers.
@@ -137,12 +140,12 @@ def with_metrics(estimator: Any, metrics: Mapping[Any, Any]) -> Any:
     """Returns an estimator that reports more metrics, as `Experiment` takes them."""
 
     def metric_fn(features: Any, labels: Any, predictions: Any) -> dict[str, Any]:
-        found = {}
+        operations = {}
         for key, metric in metrics.items():
             name, prediction = key if isinstance(key, tuple) else (key, None)
             spec = metric if isinstance(metric, MetricSpec) else MetricSpec(metric, prediction)
-            found[name] = spec.create_metric_ops(features, labels, predictions)
-        return found
+            operations[name] = spec.create_metric_ops(features, labels, predictions)
+        return operations
 
     return tf_estimator.add_metrics(estimator, metric_fn)
 
@@ -192,8 +195,8 @@ def predict(estimator: Any, x: Any = None, *args: Any, input_fn: Any = None, **n
     if "outputs" in named:
         named["predict_keys"] = named.pop("outputs")
     is_iterable = named.pop("as_iterable", True)
-    found = tf_estimator.Estimator.predict(estimator, input_fn, *args, **named)
-    return found if is_iterable else [*found]
+    predictions = tf_estimator.Estimator.predict(estimator, input_fn, *args, **named)
+    return predictions if is_iterable else [*predictions]
 
 
 class SKCompat:
@@ -221,7 +224,10 @@ class SKCompat:
 class PredictionKey:
     """`tf.contrib.learn.PredictionKey`: names of predictions, of the estimators of now."""
 
-    CLASSES, PROBABILITIES, LOGITS, LOGISTIC = "classes", "probabilities", "logits", "logistic"
+    CLASSES = "classes"
+    PROBABILITIES = "probabilities"
+    LOGITS = "logits"
+    LOGISTIC = "logistic"
     SCORES = "predictions"
 
 
@@ -339,7 +345,8 @@ def embed_sequence(
     ids: Any, vocab_size: Any = None, embed_dim: Any = None, unique: bool = False, **named: Any
 ) -> Any:
     """Returns the embeddings of ids; `unique` only saved lookups."""
-    scope, reuse = named.pop("scope", None), named.pop("reuse", None)
+    scope = named.pop("scope", None)
+    reuse = named.pop("reuse", None)
     with tf1.variable_scope(scope, "EmbedSequence", [ids], reuse=reuse):
         table = tf1.get_variable("embeddings", [vocab_size, embed_dim], **named)
         return tf1.nn.embedding_lookup(table, ids)
@@ -352,7 +359,8 @@ def bow_encoder(
 
     A sparse lookup leaves out ids that are 0, as ids of a dense tensor, and is for sparse ones.
     """
-    scope, reuse = named.pop("scope", None), named.pop("reuse", None)
+    scope = named.pop("scope", None)
+    reuse = named.pop("reuse", None)
     is_sparse = isinstance(ids, tf1.SparseTensor)
     if is_sparse and not sparse_lookup:
         raise TypeError("bow_encoder: sparse ids need sparse_lookup=True")

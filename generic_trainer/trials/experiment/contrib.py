@@ -128,8 +128,8 @@ class _Part(ModuleType):
             return _source(_MOVED[f"{part}.{name}"])
         for source in _PARTS[part].format(path=path).split():
             with contextlib.suppress(AttributeError, ModuleNotFoundError):
-                found = getattr(_source(source), _RENAMED.get(name, name))
-                return _as_then(found, name) if source in _TAKE_OTHER_ARGUMENTS else found
+                member = getattr(_source(source), _RENAMED.get(name, name))
+                return _as_then(member, name) if source in _TAKE_OTHER_ARGUMENTS else member
         if name in _MODULES.split():
             return importlib.import_module(f"{self.__name__}.{name}")
         if "tf_slim" in _PARTS[part] and importlib.util.find_spec("tf_slim") is None:

@@ -78,7 +78,8 @@ class TFKerasContext(TrialContext):
         """
         if not self._run.managed_training:
             return model
-        self.model, self._compile = model, None
+        self.model = model
+        self._compile = None
         for name in _NOTED:  # Keras would track an attribute that is set as usual
             note = functools.partial(getattr(self, f"_note_{name}"), model)
             object.__setattr__(model, name, note)

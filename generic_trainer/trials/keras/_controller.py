@@ -72,7 +72,9 @@ class TFKerasController:
             InvalidDataTypeException: data are of none of the kinds.
             InvalidArgumentsError: a callback needs epochs, and their length is unknown.
         """
-        self._context, self._run, self._strategy = context, run, strategy
+        self._context = context
+        self._run = run
+        self._strategy = strategy
         with strategy.scope():
             self._model = context.compile_model()
         self._model.steps_per_execution = 1  # a call of the train function is a batch
@@ -98,7 +100,8 @@ class TFKerasController:
         self._has_failed = True
         if self._iterator is None:
             self._iterator = self._begin_reading()
-        callbacks, logs = self._callbacks, {}
+        callbacks = self._callbacks
+        logs = {}
         self._model.reset_metrics()
         callbacks.call("on_train_workload_begin", self._batches, batches, {})
         for total in range(self._batches, self._batches + batches):
@@ -254,7 +257,8 @@ class TFKerasController:
         Training data are not touched: a shuffled Dataset that is iterated once more goes on in
         another order. What the step does to the variables is overwritten by the checkpoint.
         """
-        sample, parts = self._sample(), self._training.parts
+        sample = self._sample()
+        parts = self._training.parts
         if parts == 3 and len(sample) == 2:  # validation data without the weights of training data
             sample = (*sample, tf.ones(tf.shape(tf.nest.flatten(sample[0])[0])[:1]))
         batch = sample[0] if self._training.is_bare else sample[:parts]
@@ -356,7 +360,10 @@ def servable(model: Any, x: Any) -> tuple[Any, Any]:
     inputs = getattr(generator, "inputs", None)
     if isinstance(generator, tf.keras.Model) and inputs:
         _logger.info("%s cannot be called; its generator is served", type(model).__name__)
-        batch = [tf.zeros([size or 1 for size in one.shape], one.dtype) for one in inputs]
+        batch = []
+        for tensor in inputs:
+            shape = [size or 1 for size in tensor.shape]
+            batch.append(tf.zeros(shape, tensor.dtype))
         return generator, batch[0] if len(batch) == 1 else tuple(batch)
     raise ExportError(
         f"{type(model).__name__} cannot be called with its validation data, as serving would: "
@@ -381,4 +388,4 @@ def _declared(model: Any) -> list[str]:
         inputs = model.inputs or []
     except (AttributeError, ValueError):  # of a model that was not built from symbolic tensors
         return []
-    return [str(one.name).partition(":")[0].replace("/", "_") for one in inputs]
+    return [str(tensor.name).partition(":")[0].replace("/", "_") for tensor in inputs]

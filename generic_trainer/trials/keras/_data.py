@@ -28,7 +28,8 @@ KerasInputData: TypeAlias = InputData
 _logger = logging.getLogger(__name__)
 
 # The data loaders of a trial.
-TRAINING, VALIDATION = "build_training_data_loader", "build_validation_data_loader"
+TRAINING = "build_training_data_loader"
+VALIDATION = "build_validation_data_loader"
 # Batches of a Sequence that are compared to find dimensions that vary.
 _SAMPLES = 2
 
@@ -48,7 +49,8 @@ class Data:
     is_bare = False
 
     def __init__(self, training: tf.data.Dataset, validation: tf.data.Dataset) -> None:
-        self._training, self._validation = training, validation
+        self._training = training
+        self._validation = validation
         spec = training.element_spec
         self.is_bare = not isinstance(spec, tuple)
         self.parts = 1 if self.is_bare else len(spec)
@@ -145,7 +147,8 @@ def _arrays(data: tuple[Any, ...], context: TFKerasContext, loader: str) -> Data
             count = len(tf.data.Dataset.from_tensor_slices(tensors))
     except (IndexError, TypeError, ValueError) as error:
         raise _no_data(data, loader, f": {error}") from error
-    size, whole = context.get_per_slot_batch_size(), context.get_global_batch_size()
+    size = context.get_per_slot_batch_size()
+    whole = context.get_global_batch_size()
     if count < whole:
         raise CheckFailedError(
             f"{loader}: the data must have at least as many records as a batch, but have "
@@ -171,7 +174,7 @@ def _arrays(data: tuple[Any, ...], context: TFKerasContext, loader: str) -> Data
     # Stateful layers of Keras 3 need a size that is known.
     datasets = [training.map(functools.partial(batch, is_whole=True))]
     datasets.append(validation.map(functools.partial(batch, is_whole=count % size == 0)))
-    return Data(*(each.prefetch(tf.data.AUTOTUNE) for each in datasets))
+    return Data(*(dataset.prefetch(tf.data.AUTOTUNE) for dataset in datasets))
 
 
 def _arrays_of(part: Any) -> Any:
@@ -194,7 +197,7 @@ def _standardized(batch: Any) -> Any:
         return batch
     array = np.asarray(batch)
     if array.dtype == object:  # of texts; pandas has them so
-        return array.astype(str) if all(isinstance(each, str) for each in array.flat) else array
+        return array.astype(str) if all(isinstance(text, str) for text in array.flat) else array
     if issubclass(array.dtype.type, np.floating):
         return array.astype(tf.keras.backend.floatx(), copy=False)
     return array
@@ -253,9 +256,9 @@ class _Sequence(Data):
 def _spec(samples: list[Any]) -> Any:
     """Returns the spec that all samples fit: the batch, and whatever else differs, may vary."""
 
-    def one(*arrays: Any) -> tf.TensorSpec:
+    def spec_of(*arrays: Any) -> tf.TensorSpec:
         sizes = zip(*(np.shape(array) for array in arrays), strict=True)
         dimensions = [size[0] if len(set(size)) == 1 else None for size in sizes]
         return tf.TensorSpec([None, *dimensions[1:]], tf.as_dtype(np.asarray(arrays[0]).dtype))
 
-    return tf.nest.map_structure(one, *samples)
+    return tf.nest.map_structure(spec_of, *samples)

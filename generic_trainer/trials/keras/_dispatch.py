@@ -104,7 +104,8 @@ class Dispatch:
 
     def load(self, states: Sequence[tuple[str, Any]]) -> None:
         """Gives the callbacks their states back."""
-        expected, actual = [name for name, _ in states], [type(c).__name__ for c in self._ours]
+        expected = [name for name, _ in states]
+        actual = [type(c).__name__ for c in self._ours]
         if expected != actual:
             raise CheckFailedError(
                 f"The checkpoint was written with the callbacks {expected}, and keras_callbacks() "

@@ -54,7 +54,8 @@ class SequenceAdapter:
             )
         if use_multiprocessing:
             _logger.warning("A Sequence is read by %d threads, not by processes.", workers)
-        self._workers, self._seed = workers, np.random.get_state()[1][0]
+        self._workers = workers
+        self._seed = np.random.get_state()[1][0]
         self._queue_size = max(1, max_queue_size)
         self._iterator: Iterator[Any] | None = None
         self._pool: Any = None
@@ -123,7 +124,8 @@ class SequenceAdapter:
 
         After a restart they are repeated without those of the batches in between.
         """
-        python, numpy = random.getstate(), np.random.get_state()
+        python = random.getstate()
+        numpy = np.random.get_state()
         random.seed(f"{self._seed} {number}")
         np.random.seed([self._seed, number])
         self._data.on_epoch_end()
@@ -184,7 +186,8 @@ class ArrayLikeAdapter(tf.keras.utils.Sequence):  # type: ignore[misc]
         """
         super().__init__()
         self._parts = (x, y) if sample_weights is None else (x, y, sample_weights)
-        self._size, self._drop = batch_size, drop_leftovers
+        self._size = batch_size
+        self._drop = drop_leftovers
         counts = {len(array) for array in tf.nest.flatten(self._parts)}
         if len(counts) > 1:
             raise CheckFailedError(

@@ -257,7 +257,9 @@ def _old_arguments() -> Iterator[None]:
 
     Both Kerases define optimizers whose first argument is `learning_rate`.
     """
-    kinds: set[Any] = {one for one in vars(tf.keras.optimizers).values() if isinstance(one, type)}
+    kinds: set[Any] = {
+        member for member in vars(tf.keras.optimizers).values() if isinstance(member, type)
+    }
     with contextlib.ExitStack() as stack:
         for kind in kinds:
             init = kind.__init__
@@ -275,7 +277,8 @@ def _with_old_arguments(init: Callable[..., None]) -> Callable[..., None]:
     def with_old_arguments(
         self: Any, learning_rate: Any = default, *args: Any, **kwargs: Any
     ) -> None:
-        rate, decay = kwargs.pop("lr", learning_rate), kwargs.pop("decay", 0)
+        rate = kwargs.pop("lr", learning_rate)
+        decay = kwargs.pop("decay", 0)
         if decay:
             rate = tf.keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
         init(self, rate, *args, **kwargs)

@@ -39,7 +39,7 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
         ExportError: the graph has no prediction, or ragged inputs.
     """
     components = _components(record)
-    outputs = {name: one for name, one in outputs.items() if not isinstance(one, tuple)}
+    outputs = {name: output for name, output in outputs.items() if not isinstance(output, tuple)}
     predictions, inputs = find_predictions(record, components, outputs)
     with ScratchFolder("graph-") as scratch:
         directory = os.path.join(scratch, "graph")
@@ -48,10 +48,11 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
             tf.compat.v1.saved_model.simple_save(session, directory, fed, predictions)
         # Loading it back leaves out all that predictions do not need: data, optimizer, loss.
         model = tf.saved_model.load(directory)
-        of_features, target = _OfFeatures(model, inputs), fn_args.serving_model_dir
+        of_features = _OfFeatures(model, inputs)
+        target = fn_args.serving_model_dir
         if are_features(inputs, fn_args):
             export_model(of_features, fn_args, inputs={name: name for name in inputs})
-        elif all(isinstance(one, tf.Tensor) for one in inputs.values()):
+        elif all(isinstance(tensor, tf.Tensor) for tensor in inputs.values()):
             tf.saved_model.save(model, target, signatures=model.signatures)
         else:
             export_on_tensors(of_features, of_features.dense_specs(), target)
@@ -182,7 +183,7 @@ def _components(record: Any, path: tuple[str, ...] = ()) -> dict[str, tf.Tensor]
             f"{record}. Make it sparse in make_data_loaders, with its to_sparse()."
         )
     named = [_components(part, longer_path) for longer_path, part in parts]
-    return {name: tensor for each in named for name, tensor in each.items()}
+    return {name: tensor for tensors in named for name, tensor in tensors.items()}
 
 
 def _parts(tensor: Any) -> list[tf.Tensor]:
@@ -193,8 +194,8 @@ def _parts(tensor: Any) -> list[tf.Tensor]:
 def _fed_parts(inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     return {
         f"{name}/{number}" if number else name: part
-        for name, one in inputs.items()
-        for number, part in enumerate(_parts(one))
+        for name, tensor in inputs.items()
+        for number, part in enumerate(_parts(tensor))
     }
 
 
@@ -211,13 +212,12 @@ class _OfFeatures(tf.Module):
 
     def dense_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns the specs of each feature as a dense tensor [N, ...]."""
-        return {
+        specs = {}
+        for name, spec in self._specs.items():
             # Sparse features of an Example are of rank 2.
-            name: tf.TensorSpec(
-                [None, *(spec.shape.as_list()[1:] if spec.shape.rank else [None])], spec.dtype, name
-            )
-            for name, spec in self._specs.items()
-        }
+            inner = spec.shape.as_list()[1:] if spec.shape.rank else [None]
+            specs[name] = tf.TensorSpec([None, *inner], spec.dtype, name)
+        return specs
 
     def __call__(self, features: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         fed = {}

@@ -148,7 +148,7 @@ class TensorFlowController:
         if not metrics:
             raise ModuleFileError(f"{LOADERS}: the validation Dataset has no batch")
         both = {name: self._outputs[name] for name in metrics}
-        pairs = {name: one[0] for name, one in both.items() if isinstance(one, tuple)}
+        pairs = {name: output[0] for name, output in both.items() if isinstance(output, tuple)}
         if pairs and distributed.size() > 1:
             with self._graph.as_default():
                 distributed.sum_in_session(self._session, self._counted)
@@ -210,7 +210,8 @@ def build(
     rows = whole = tf.constant(1)
     averaging: Any = contextlib.nullcontext(lambda step: step)
     if run.workers > 1:
-        rank, whole = distributed.rank(), distributed.number_of_rows(record)
+        rank = distributed.rank()
+        whole = distributed.number_of_rows(record)
         parts = tf.where(is_training, tf.clip_by_value(whole, 1, run.workers), 1)
         record = distributed.share_of_rows(record, tf.minimum(rank, parts - 1), parts)
         # A worker that is left without rows has those of another one, which have no weight: the
@@ -244,7 +245,10 @@ def _checked(outputs: Any) -> dict[str, tf.Tensor]:
             f"build_graph must return a dict of tensors with the key {_LOSS!r}, but got "
             f"{sorted(outputs) if isinstance(outputs, dict) else outputs!r}"
         )
-    return {name: tuple(one) if isinstance(one, list) else one for name, one in outputs.items()}
+    return {
+        name: tuple(output) if isinstance(output, list) else output
+        for name, output in outputs.items()
+    }
 
 
 def _datasets(trial_class: type[TensorFlowTrial], run: TrialRun) -> tuple[Any, Any]:
@@ -277,7 +281,8 @@ def _compatible(first: Any, second: Any) -> bool:
 def _metrics(
     trial: TensorFlowTrial, outputs: dict[str, Any], run: TrialRun
 ) -> dict[str, list[str]]:
-    training, validation = list(trial.training_metrics()), list(trial.validation_metrics())
+    training = list(trial.training_metrics())
+    validation = list(trial.validation_metrics())
     problems = [
         f"{method} names {name!r}, which build_graph does not return; it returns {sorted(outputs)}"
         for method, names in (("training_metrics", training), ("validation_metrics", validation))
