@@ -153,9 +153,11 @@ def _check_definition(
     file = bundle.file_of(module)
     if file is None:
         return
-    source, path = bundle.files[file], os.path.join(bundle.origin, file)
+    source = bundle.files[file]
+    path = os.path.join(bundle.origin, file)
     try:
-        tree, names = _collect.parse(source, path), _collect.defined_names(source, path)
+        tree = _collect.parse(source, path)
+        names = _collect.defined_names(source, path)
     except (SyntaxError, ValueError) as error:
         quoted = quote_syntax_error(error, path)
         raise ModuleFileError(f"{path} is not valid Python.\n{quoted}", path=path) from error
@@ -166,8 +168,8 @@ def _check_definition(
     wrong = _collect.wrong_definition(tree, function) if function == "run_fn" else None
     if wrong is not None:
         expected = "expected a function that takes one argument, run_fn(fn_args)"
-        found = f"run_fn({ast.unparse(wrong.args)})"
-        problems.append(f"line {wrong.lineno}: {expected}; found {found}.")
+        actual = f"run_fn({ast.unparse(wrong.args)})"
+        problems.append(f"line {wrong.lineno}: {expected}; found {actual}.")
     raise_problems(ModuleFileError, path, problems, path=path)
     if function in names or any(_makes(node, function) for node in ast.walk(tree)):
         return

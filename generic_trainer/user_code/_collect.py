@@ -71,7 +71,8 @@ class _Collector:
         self._follow(self._add(self._walk(root, entry) if entry.is_dir() else {root: entry}))
         if entry.is_dir() or _archive.lies_in_environment(self._folder):
             return
-        self._is_guessing, tried = True, set[str]()
+        self._is_guessing = True
+        tried = set[str]()
         while starts := self._starts - tried:
             start = max(starts)
             tried.add(start)
@@ -201,7 +202,9 @@ def composed_names(tree: ast.AST) -> set[str]:
     `import_module("model_" + kind)` gives "model_"; `import_module(kind)` gives "", as does any
     other use of such a function, such as `map(import_module, kinds)`.
     """
-    nodes, starts, called = list(ast.walk(tree)), set(), set()
+    nodes = list(ast.walk(tree))
+    starts = set()
+    called = set()
     for node in nodes:
         if isinstance(node, ast.Call) and node.args:
             called.add(node.func)
@@ -318,7 +321,10 @@ def wrong_definition(tree: ast.Module, name: str) -> ast.FunctionDef | None:
     None also if decorators or other statements may give the name another value.
     """
     fields = ("id", "name", "asname")
-    match [node for node in ast.walk(tree) if name in [getattr(node, key, "") for key in fields]]:
+    naming = [
+        node for node in ast.walk(tree) if any(getattr(node, key, "") == name for key in fields)
+    ]
+    match naming:
         case [ast.FunctionDef(decorator_list=[]) as node] if node in tree.body:
             return None if _takes_one(node.args) else node
     return None
@@ -332,12 +338,12 @@ def removed_calls(tree: ast.Module, function: str) -> list[ast.Call]:
     """
     imports = [node.names for node in ast.walk(tree) if isinstance(node, ast.Import)]
     names = {
-        each.asname or each.name
-        for each in itertools.chain.from_iterable(imports)
-        if each.name == _MODEL_ANALYSIS
+        alias.asname or alias.name
+        for alias in itertools.chain.from_iterable(imports)
+        if alias.name == _MODEL_ANALYSIS
     }
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    found: list[ast.Call] = []
+    removed: list[ast.Call] = []
     nodes: list[ast.AST] = list(functions.pop(function).body) if function in functions else []
     while nodes:
         node = nodes.pop()
@@ -355,5 +361,5 @@ def removed_calls(tree: ast.Module, function: str) -> list[ast.Call]:
             name == "EvalSharedModel" and not keywords.isdisjoint(_OF_ESTIMATORS)
         )
         if module in names and is_removed:
-            found.append(node)
-    return sorted(found, key=lambda call: call.lineno)
+            removed.append(node)
+    return sorted(removed, key=lambda call: call.lineno)

@@ -52,14 +52,15 @@ def quote_error(error: BaseException, code: UserCode, files: Collection[str] = (
     text = _readable(error)
     walked = traceback.walk_tb(error.__traceback__)
     frames = [(frame, line) for frame, line in walked if _is_users(frame, code)]
-    named = [each for each in _FRAME.findall(_text(error)) if each[0] in files]
+    named = [match for match in _FRAME.findall(_text(error)) if match[0] in files]
     if named:
         path, number, name = named[-1]
         if f'File "{path}", line {number},' not in text:
             text += _quote_line(path, int(number), f", in {name}")
     elif frames:
         frame, line = frames[-1]
-        function, loader = frame.f_code, frame.f_globals.get("__loader__")
+        function = frame.f_code
+        loader = frame.f_globals.get("__loader__")
         # Python's import errors contain the path of the unpacked file.
         if isinstance(error, ImportError) and isinstance(loader, BundleLoader):
             text = loader.as_users(text)
@@ -233,11 +234,13 @@ def _readable(error: BaseException) -> str:
 
     Of a long text the beginning and the end remain.
     """
-    text, node, message = without_colors(_text(error)), "", str(error)
+    text = without_colors(_text(error))
+    node = ""
+    message = str(error)
     theirs = getattr(sys.modules.get("tensorflow"), "errors", None)
     is_of_graph = theirs is not None and isinstance(error, theirs.OpError)
-    if is_of_graph and (found := _NODE.search(message)):
-        node = f"\nNode: {found[1] or found[2]}"
+    if is_of_graph and (match := _NODE.search(message)):
+        node = f"\nNode: {match[1] or match[2]}"
     if is_of_graph or message.startswith("in user code:"):  # of AutoGraph, with frames of libraries
         text = f"{type(error).__name__}: " + "\n".join(own_lines(message))
     if len(text) > _LONGEST_MESSAGE:

@@ -196,7 +196,7 @@ def checked_function(module: ModuleType, name: str, *arguments: str) -> Callable
     """
     if not hasattr(module, name):  # the module may define __getattr__
         path = path_of_module(module)
-        names = [each for each in vars(module) if not each.startswith("__")]
+        names = [attribute for attribute in vars(module) if not attribute.startswith("__")]
         raise ModuleFileError(explain_missing(name, path, names), path=path)
     function = getattr(module, name)
     fault = _fault(function, name, len(arguments))

@@ -37,7 +37,8 @@ class BundleLoader(SourceFileLoader):
 
     def __init__(self, name: str, path: str, folder: Path, origin: str) -> None:
         super().__init__(name, path)
-        self._folder, self._origin = folder, origin
+        self._folder = folder
+        self._origin = origin
         self.user_path = os.path.join(origin, Path(path).relative_to(folder).as_posix())
 
     def as_users(self, text: str) -> str:
@@ -63,14 +64,17 @@ def importable(folder: Path, origin: str) -> Iterator[None]:
 
     On exit `sys.path`, `PYTHONPATH` and `sys.path_hooks` are restored.
     """
-    path, hooks, inherited = list(sys.path), list(sys.path_hooks), os.environ.get("PYTHONPATH")
+    path = list(sys.path)
+    hooks = list(sys.path_hooks)
+    inherited = os.environ.get("PYTHONPATH")
     sys.path_hooks.insert(0, functools.partial(_finder, folder, origin))
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), inherited)))
     try:
         yield
     finally:
-        sys.path[:], sys.path_hooks[:] = path, hooks
+        sys.path[:] = path
+        sys.path_hooks[:] = hooks
         if inherited is None:
             os.environ.pop("PYTHONPATH", None)
         else:
