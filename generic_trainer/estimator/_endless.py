@@ -128,4 +128,6 @@ def _is_fed_forever(input_fn: Callable[..., Any]) -> bool:
         return "num_epochs" in cells and cells["num_epochs"].cell_contents is None
     graph = tf.compat.v1.get_default_graph()
     fills_queues = bool(graph.get_collection(tf.compat.v1.GraphKeys.QUEUE_RUNNERS))
-    return fills_queues and _MAY_END.isdisjoint(each.type for each in graph.get_operations())
+    return fills_queues and _MAY_END.isdisjoint(
+        operation.type for operation in graph.get_operations()
+    )

@@ -68,7 +68,8 @@ model_to_estimator = functools.partial(_model_to_estimator, internals.KERAS_2_AP
 model_to_estimator_v1 = functools.partial(_model_to_estimator, internals.KERAS_2_API_V1)
 
 
-_KERAS, _KERAS_1 = internals.KERAS_2_API.path, internals.KERAS_2_API_V1.path
+_KERAS = internals.KERAS_2_API.path
+_KERAS_1 = internals.KERAS_2_API_V1.path
 _LEGACY_OPTIMIZERS = "Adadelta Adagrad Adam Adamax Ftrl Nadam Optimizer RMSprop SGD"
 
 # Dotted name in TensorFlow → where its meaning here is found. The Keras ones are what TensorFlow
@@ -126,8 +127,8 @@ def _find(path: str) -> Any:
     if path in _ELSEWHERE:
         return internals.PrivateName(_ELSEWHERE[path], f"tf.{path}").get()
     if path == "compat.v1.contrib":  # which another trainer API brings along
-        found = next(api.contrib for api in trainer_apis() if hasattr(api, "contrib"))
-        return importlib.import_module(found)
+        contrib = next(api.contrib for api in trainer_apis() if hasattr(api, "contrib"))
+        return importlib.import_module(contrib)
     if not path:
         return importlib.import_module("tensorflow")
     parent, _, name = path.rpartition(".")

@@ -59,7 +59,8 @@ def _run_fn_of(trainer_fn: Callable[..., Any]) -> Callable[[Any], None]:
         with estimator.first_behavior(trainer_fn.__module__):
             spec = trainer_fn(_TrainerFnArgs(fn_args), schema)
         _check(spec)
-        trained, evaluation = spec["estimator"], spec["eval_spec"]
+        trained = spec["estimator"]
+        evaluation = spec["eval_spec"]
         result = estimator.train_and_evaluate(trained, spec["train_spec"], evaluation)
         if not is_chief():
             return

@@ -159,7 +159,8 @@ def _call_input_fn(
 ) -> Any:
     if mode not in _shared.get():
         return original(estimator, input_fn, mode, *args, **kwargs)
-    session_config, users = estimator.config, _users_config.get()
+    session_config = estimator.config
+    users = _users_config.get()
     try:
         internals.ESTIMATOR_CONFIG.set(estimator, users or session_config)
         data = original(estimator, input_fn, mode, *args, **kwargs)
