@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 _TICKS = 4  # about so many steps between the ticks of an axis
 _LOG_RATIO = 20.0  # values that span more than this may have a logarithmic axis
-_SAME, _LEAST = 1e-12, 1e-300  # values with a smaller ratio or difference are drawn as one
+_SAME = 1e-12  # values with a smaller ratio are drawn as one
+_LEAST = 1e-300  # and those with a smaller difference
 _CUT = 0.5  # an axis begins at zero, unless that took more than this share of it
 
 
@@ -35,25 +36,30 @@ class Axis:
             cut: leave out zero if all values are far from it.
         """
         values = list(values)
-        low, high = min(values), max(values)
+        low = min(values)
+        high = max(values)
         if may_be_log and low > 0 and high / low > _LOG_RATIO:
             return cls._logarithmic(low, high)
         is_cut = cut and low * high > 0 and high - low < _CUT * max(abs(low), abs(high))
         if not is_cut:
-            low, high = min(0.0, low), max(0.0, high)
+            low = min(0.0, low)
+            high = max(0.0, high)
         largest = max(abs(low), abs(high))
         if high - low <= max(_LEAST, _SAME * largest):
-            low, high = low - largest / 2, high + (largest / 2 if largest > _LEAST else 1.0)
+            low = low - largest / 2
+            high = high + (largest / 2 if largest > _LEAST else 1.0)
         step = 10.0 ** math.floor(math.log10((high - low) / _TICKS))
         step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (factor * step) <= _TICKS)
-        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+        first = math.floor(low / step + 1e-9)
+        last = math.ceil(high / step - 1e-9)
         count = max(1, last - first)
         ticks = tuple((n / count, number((first + n) * step)) for n in range(count + 1))
         return cls(first * step, (first + count) * step, ticks, "cut" if is_cut else "")
 
     @classmethod
     def _logarithmic(cls, low: float, high: float) -> "Axis":
-        low, high = math.log10(low), math.log10(high)
+        low = math.log10(low)
+        high = math.log10(high)
         factors = (1, 2, 5) if high - low < _TICKS / 2 else (1,)
         powers = range(math.floor(low), math.ceil(high) + 1, 1 + int((high - low) / (2 * _TICKS)))
         round_ones = (math.log10(factor) + power for power in powers for factor in factors)

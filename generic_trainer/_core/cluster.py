@@ -83,7 +83,8 @@ def training_addresses() -> dict[Task, str]:
     """
     if not is_one_of_several():
         return {Task("worker", 0): ""}
-    cluster, task = cluster_addresses(), this_task()
+    cluster = cluster_addresses()
+    task = this_task()
     addresses = {
         Task(name, index): address
         for name in _TRAINS
@@ -101,7 +102,8 @@ def part_of_cluster(ranks: Sequence[int]) -> Iterator[None]:
 
     The first of them is its chief; one task alone is in no cluster. No task may be connected yet.
     """
-    before, addresses = os.environ[TF_CONFIG], [*training_addresses().items()]
+    before = os.environ[TF_CONFIG]
+    addresses = [*training_addresses().items()]
     part = [addresses[rank] for rank in ranks]
     own = [task for task, _ in part].index(this_task())
     if len(part) > 1:
@@ -146,7 +148,8 @@ def this_task() -> Task:
         ConfigurationError: `TF_CONFIG` is not JSON, names no task, or one that its cluster does not
             have. An evaluator is in none.
     """
-    task, cluster = tf_config().get("task"), cluster_addresses()
+    task = tf_config().get("task")
+    cluster = cluster_addresses()
     try:
         name, index = str(task["type"]), int(task["index"])  # type: ignore[index]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -154,10 +157,11 @@ def this_task() -> Task:
             f'{TF_CONFIG} names a cluster, so it must also name this process as "task": '
             f'{{"type": ..., "index": ...}}, but got {task!r}.'
         ) from error
-    found = Task(name, index, is_server=bool(cluster.get("ps")) and name in _SERVERS)
+    task_of_process = Task(name, index, is_server=bool(cluster.get("ps")) and name in _SERVERS)
     if name != "evaluator":
-        _require(found, [Task(job, i) for job in cluster for i in range(len(cluster[job]))])
-    return found
+        known = [Task(job, i) for job in cluster for i in range(len(cluster[job]))]
+        _require(task_of_process, known)
+    return task_of_process
 
 
 def _require(task: Task, known: Collection[Task]) -> None:
@@ -165,7 +169,7 @@ def _require(task: Task, known: Collection[Task]) -> None:
     if task not in known:
         raise ConfigurationError(
             f"{TF_CONFIG} says that this process is {task.name}, but the tasks of its cluster are "
-            f"{', '.join(each.name for each in known)}. Give each process the same cluster, and "
+            f"{', '.join(other.name for other in known)}. Give each process the same cluster, and "
             "as its task one of these, each once."
         )
 
@@ -194,8 +198,8 @@ def make_tf_config(task: Task, addresses: Mapping[Task, str]) -> str:
         addresses: "host:port" of every task, in the order of their indices.
     """
     cluster: dict[str, list[str]] = {}
-    for each, address in addresses.items():
-        cluster.setdefault(each.type, []).append(address)
+    for other, address in addresses.items():
+        cluster.setdefault(other.type, []).append(address)
     return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
 
 

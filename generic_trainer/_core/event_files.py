@@ -11,7 +11,8 @@ _logger = logging.getLogger(__name__)
 
 _SCALARS_PLUGIN = "scalars"
 # Of a record: its length and the checksum of that, then the record and its checksum.
-_HEAD, _CHECKSUM_BYTES = struct.Struct("<QI"), 4
+_HEAD = struct.Struct("<QI")
+_CHECKSUM_BYTES = 4
 
 
 class Scalar(NamedTuple):

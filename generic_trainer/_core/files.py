@@ -222,7 +222,8 @@ def move_aside(directory: str, target: str) -> None:
         _each_file(gfile().rename, directory, target)
         return
     for name in gfile().listdir(directory):
-        source, destination = os.path.join(directory, name), os.path.join(target, name)
+        source = os.path.join(directory, name)
+        destination = os.path.join(target, name)
         if os.path.isdir(destination) and not os.path.islink(source):
             move_aside(source, destination)
             os.rmdir(source)

@@ -74,9 +74,11 @@ class PrivateName:
 
     def _missing(self) -> ConfigurationError:
         path = self.path.replace(":", ".")
-        library, version = path.partition(".")[0].replace("_", "-"), "(not installed)"
+        library = path.partition(".")[0].replace("_", "-")
+        version = "(not installed)"
         if path.partition(".")[0] in sys.stdlib_module_names:
-            library, version = "python", platform.python_version()
+            library = "python"
+            version = platform.python_version()
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(library)
         return ConfigurationError(

@@ -19,7 +19,8 @@ MIB = 1 << 20
 # Idle threads of TensorFlow wake up now and then, and a main thread that polls twice a second takes
 # 0.02 % of a processor. A process below these shares, of all threads and of the main thread, is
 # idle; a step, a compilation or a request to a service takes more.
-IDLE_SHARE, IDLE_MAIN_SHARE = 0.02, 0.002
+IDLE_SHARE = 0.02
+IDLE_MAIN_SHARE = 0.002
 # With many GPUs it takes seconds.
 _NVIDIA_SMI_S = 60.0
 _PROC = Path("/proc")
@@ -34,7 +35,7 @@ def free_memory_bytes() -> int:
     allows, and the rest of the process's address space (`ulimit -v`).
     """
     left = psutil.virtual_memory().available, _left_of_cgroup(), _left_of_address_space()
-    return min(each for each in left if each is not None)
+    return min(num_bytes for num_bytes in left if num_bytes is not None)
 
 
 def available_cpus() -> list[int]:
@@ -151,7 +152,9 @@ def group_usage(group: int) -> Usage | None:
     """Returns the usage of a process group; None on systems without `/proc`, such as macOS."""
     if not _PROC.exists():
         return None
-    cpu_s, resident_bytes, moved_bytes = 0.0, 0, 0
+    cpu_s = 0.0
+    resident_bytes = 0
+    moved_bytes = 0
     for process in _members(group):
         with contextlib.suppress(psutil.Error), process.oneshot():  # it has exited
             times = process.cpu_times()
@@ -171,10 +174,10 @@ def _members(group: int) -> list[psutil.Process]:
     """Returns the processes of a group and all their descendants, also if they have left it."""
     processes = {process.pid: process for process in psutil.process_iter(["ppid"])}
     members: set[int] = set()
-    found = {pid for pid in processes if _is_in_group(pid, group)}
-    while found - members:
-        members |= found
-        found = {pid for pid, process in processes.items() if process.info["ppid"] in members}
+    added = {pid for pid in processes if _is_in_group(pid, group)}
+    while added - members:
+        members |= added
+        added = {pid for pid, process in processes.items() if process.info["ppid"] in members}
     return [processes[pid] for pid in members]
 
 

@@ -159,10 +159,10 @@ def reported(kind: Any, subject: str | None = None, **details: Any) -> Iterator[
     try:
         yield
     except pydantic.ValidationError as error:
-        found = error.errors(include_url=False)
+        mistakes = error.errors(include_url=False)
     else:
         return
-    problems = [problem for each in found for problem in _problems(each, kind)]
+    problems = [problem for mistake in mistakes for problem in _problems(mistake, kind)]
     raise_problems(ConfigurationError, subject or kind.__name__, problems, **details)
 
 
@@ -173,7 +173,9 @@ def _problems(details: Mapping[str, Any], kind: Any) -> Iterable[str]:
         details: of the error.
         kind: the pydantic dataclass or model that was to be made.
     """
-    loc, value, context = details["loc"], details["input"], details.get("ctx", {})
+    loc = details["loc"]
+    value = details["input"]
+    context = details.get("ctx", {})
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
     path = path.lstrip(".") or kind.__name__
     if details["type"] in _UNKNOWN:

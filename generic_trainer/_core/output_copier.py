@@ -21,7 +21,8 @@ from collections.abc import Sequence
 
 _CHUNK_BYTES = 1 << 18
 # The pause between two copies: short during output, longer without.
-_LEAST_S, _MOST_S = 0.01, 0.05
+_LEAST_S = 0.01
+_MOST_S = 0.05
 END = b"."
 _ERASED = b"\r\x1b[K"
 # After the parent was killed, its children may write for a moment longer, so copying continues; but
@@ -39,7 +40,9 @@ class Terminal:
     """
 
     def __init__(self) -> None:
-        self._status, self._is_shown, self._at_start = b"", False, True
+        self._status = b""
+        self._is_shown = False
+        self._at_start = True
 
     def write(self, descriptor: int, output: bytes) -> None:
         """Writes output in place of the status, which the next `show` shows again."""
@@ -81,7 +84,9 @@ class Stream:
             terminal: shared by the streams of this process.
         """
         self._terminal = terminal or Terminal()
-        self._source, self._kept, self._shown = source, kept, shown
+        self._source = source
+        self._kept = kept
+        self._shown = shown
 
     @property
     def position(self) -> int:
@@ -95,7 +100,8 @@ class Stream:
             by_line: leave an incomplete last line to the next call, so that output of the other
                 stream is not inserted into it. It is copied if it is the only new output.
         """
-        start, end = self.position, os.fstat(self._source).st_size
+        start = self.position
+        end = os.fstat(self._source).st_size
         if end < start:  # a shell has reopened /dev/stdout, which truncates the file
             start = os.lseek(self._source, 0, os.SEEK_SET)
         position = start

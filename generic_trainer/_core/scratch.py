@@ -108,7 +108,8 @@ def another_run(subject: str, path: str, *, waited_s: float) -> ConfigurationErr
         path: of the lock.
         waited_s: how long the run has waited for it, in seconds.
     """
-    holder, name = _signed(path), "an unknown process"
+    holder = _signed(path)
+    name = "an unknown process"
     if holder:
         name = f"process {holder.get('pid')} on {holder.get('host')}"
     return ConfigurationError(
@@ -166,7 +167,8 @@ def locked_file_of_the_dead(path: str) -> IO[str] | None:
         file = _locked_file(path)
     if file is None:
         return None
-    holder, here = _signed(path), _signature()
+    holder = _signed(path)
+    here = _signature()
     if not holder or any(here.get(name, holder) == holder.get(name) for name in ("host", "boot")):
         return file
     file.close()
@@ -175,7 +177,8 @@ def locked_file_of_the_dead(path: str) -> IO[str] | None:
 
 def has_living_holder(path: str) -> bool:
     """Returns whether the process that has signed a lock is known to be alive."""
-    signature, here = _signed(path), _signature()
+    signature = _signed(path)
+    here = _signature()
     if not signature or any(signature.get(name) != here.get(name) for name in ("host", "boot")):
         return False
     return psutil.pid_exists(signature.get("pid", -1))
@@ -237,15 +240,15 @@ def private_folder(temp_dir: str | None = None) -> str:
     path = os.path.join(temp_dir or tempfile.gettempdir(), f"generic-trainer-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise ConfigurationError(
             f"{path} must be a directory of user {os.geteuid()}, for temporary files, but is "
-            f"{stat.filemode(found.st_mode)} of user {found.st_uid}. Have it removed, or set "
+            f"{stat.filemode(status.st_mode)} of user {status.st_uid}. Have it removed, or set "
             "TMPDIR to a directory of your own.",
             path=path,
         )
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         os.chmod(path, 0o700)
     return path
 
@@ -278,8 +281,8 @@ class ScratchFolder:
             ConfigurationError: it cannot be created.
         """
         start, inside = ("", private_folder()) if inside is None else (prefix, inside)
-        names = {each.removesuffix(LOCK_SUFFIX) for each in os.listdir(inside)}
-        sweep(os.path.join(inside, each) for each in names if each.startswith(start))
+        names = {entry.removesuffix(LOCK_SUFFIX) for entry in os.listdir(inside)}
+        sweep(os.path.join(inside, name) for name in names if name.startswith(start))
         self.path, lock = _new_folder(prefix, inside)
         self._closing = weakref.finalize(self, _delete, self.path, lock, os.getpid())
 

@@ -105,16 +105,16 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
     differ in case alone: `"size (m2)"` becomes `size__m2_`. Python 3.11 and later allow no word of
     Python's: `class` becomes `class_`.
     """
-    found: dict[str, str] = {}
+    name_of: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
         cleaned = re.sub(r"[^A-Za-z0-9_.]", "_", name)
         cleaned = f"column{cleaned}" if cleaned.startswith(("_", ".")) else cleaned
         cleaned = f"{cleaned}_" if keyword.iskeyword(cleaned) else cleaned
         choices = itertools.chain([cleaned], (f"{cleaned}_{n}" for n in itertools.count(2)))
-        found[name] = next(each for each in choices if each.lower() not in taken)
-        taken.add(found[name].lower())
-    return found
+        name_of[name] = next(choice for choice in choices if choice.lower() not in taken)
+        taken.add(name_of[name].lower())
+    return name_of
 
 
 def shown(value: object) -> str:
@@ -141,7 +141,8 @@ def is_number(value: object) -> bool:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+        counts = Counter(key for key, _ in pairs)
+        twice = [key for key, count in counts.items() if count > 1]
         raise ValueError(f"an object has more than one value for {shown(twice)}")
     return values
 
@@ -153,7 +154,8 @@ def _check_values(value: Any, most: float = math.inf) -> None:
         value: that of a text; YAML's aliases of aliases can make it billions of values.
         most: how many values there may be.
     """
-    levels, count = [(value, 0)], 0
+    levels = [(value, 0)]
+    count = 0
     while levels:
         part, level = levels.pop()
         count += 1
@@ -164,9 +166,9 @@ def _check_values(value: Any, most: float = math.inf) -> None:
         if isinstance(part, str):
             part.encode()  # a surrogate without its other half: a ValueError that says where
         elif isinstance(part, dict):
-            levels += [(each, level + 1) for each in (*part, *part.values())]
+            levels += [(inner, level + 1) for inner in (*part, *part.values())]
         elif isinstance(part, (list, tuple, set)):
-            levels += [(each, level + 1) for each in part]
+            levels += [(inner, level + 1) for inner in part]
 
 
 @functools.cache
@@ -208,7 +210,8 @@ def own_lines(message: str) -> list[str]:
     thousands of characters, and ends with the cause.
     """
     head, _, tail = without_colors(message).partition(_TRACEBACK)
-    lines, of_traceback = list(_own_lines(head)), list(_own_lines(tail))
+    lines = list(_own_lines(head))
+    of_traceback = list(_own_lines(tail))
     # Of an error in a tf.py_function: the traceback ends as the text before it does.
     is_same = lines and of_traceback and lines[-1].endswith(of_traceback[-1])
     return of_traceback if is_same else lines + of_traceback
@@ -322,7 +325,8 @@ def load_statistics(source: Any) -> Any:
         return source
     from tensorflow_metadata.proto.v0 import statistics_pb2
 
-    message, pattern = statistics_pb2.DatasetFeatureStatisticsList, os.fspath(source)
+    message = statistics_pb2.DatasetFeatureStatisticsList
+    pattern = os.fspath(source)
     merged = message()
     with _reading(pattern, message, "statistics"):
         paths = sorted(gfile().glob(pattern)) or [pattern]

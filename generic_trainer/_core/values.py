@@ -18,12 +18,23 @@ _TAG = "__type__"
 _PLAIN = (type(None), bool, int, float, str)
 # How Python shows an object without a `__str__`.
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
-_BUILTINS = "bytearray complex dict float frozenset int list range set slice tuple"
 # Module → names in pickles of plain data, arrays and random generators. Calling them has no side
 # effects.
 _OF_DATA = {
     "_codecs": {"encode"},
-    "builtins": {*_BUILTINS.split()},
+    "builtins": {
+        "bytearray",
+        "complex",
+        "dict",
+        "float",
+        "frozenset",
+        "int",
+        "list",
+        "range",
+        "set",
+        "slice",
+        "tuple",
+    },
     "collections": {"Counter", "OrderedDict", "defaultdict", "deque"},
     "datetime": {"date", "datetime", "time", "timedelta", "timezone"},
     "random": {"Random"},
@@ -95,9 +106,9 @@ class _DataUnpickler(pickle.Unpickler):
         if name in _OF_DATA.get(module, ()):
             return super().find_class(module, name)
         if module in self._code:
-            found = super().find_class(module, name)
-            if isinstance(found, type) and found.__module__ == module:
-                return found
+            member = super().find_class(module, name)
+            if isinstance(member, type) and member.__module__ == module:
+                return member
         raise ValueError(f"it holds {module}.{name}, which is no data and may do anything")
 
 
@@ -140,7 +151,8 @@ def _untagged(value: Any, is_ours: bool) -> Any:
         return value
     if _TAG not in value:
         return {key: _untagged(item, is_ours) for key, item in value.items()}
-    kind, held = value[_TAG], value["value"]
+    kind = value[_TAG]
+    held = value["value"]
     if kind == "dict":
         return {_untagged(key, is_ours): _untagged(item, is_ours) for key, item in held}
     if kind in _SEQUENCES:

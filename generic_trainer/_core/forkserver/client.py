@@ -59,7 +59,8 @@ class ForkServer:
             output: the file for the server's own output, such as errors of imports; children have
                 separate streams. None for the standard streams of this process.
         """
-        self._preload, is_isolated = list(preload), installed_packages is not None
+        self._preload = list(preload)
+        is_isolated = installed_packages is not None
         path = list(sys.path if installed_packages is None else installed_packages)
         flags = ["-I"] if is_isolated else internals.PYTHON_INTERPRETER_FLAGS.get()()
         if_there = [*preload_if_there, *(name for name in _FILE_SYSTEMS if name in sys.modules)]

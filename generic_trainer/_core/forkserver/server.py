@@ -30,7 +30,8 @@ from generic_trainer._core.output import flush
 from generic_trainer._core.scratch import look_up_temp_dir
 
 # prctl(2) on Linux.
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 # If memory runs out, the kernel must kill a child, and not this process, which reports the loss.
 _OOM_SCORE = 500
 # How long a killed process may take to disappear: the kernel may have to wait for a file system.
@@ -194,7 +195,7 @@ def _kill_all_children() -> None:
     end_s = time.monotonic() + _KILL_TIMEOUT_S
     others: set[int] = set()  # processes of another user, such as sudo, cannot be killed
     this = psutil.Process()
-    while (pids := {each.pid for each in this.children()} - others) and time.monotonic() < end_s:
+    while (pids := {child.pid for child in this.children()} - others) and time.monotonic() < end_s:
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
