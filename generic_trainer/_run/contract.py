@@ -50,7 +50,8 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
     contract = request.contract or ServingContract(signatures=())
     if contract.format == "any":
         return contract
-    graph, schema = request.transform_graph_path, request.schema_path
+    graph = request.transform_graph_path
+    schema = request.schema_path
     derived = {
         **_examples(request),
         "schema": schema if graph is None else os.path.join(graph, tfx_names.RAW_SCHEMA),
@@ -95,8 +96,8 @@ def _transformed(request: TrainingRequest, pattern: str) -> bool:
     schema = load_schema(os.path.join(request.transform_graph_path, tfx_names.TRANSFORMED_SCHEMA))
     kinds = {feature.name: _KINDS.get(feature.type, "") for feature in schema.feature}
     return all(
-        name in kinds and (found <= {kinds[name]} or not kinds[name])
-        for name, found in features_of(pattern).items()
+        name in kinds and (kinds_found <= {kinds[name]} or not kinds[name])
+        for name, kinds_found in features_of(pattern).items()
     )
 
 
@@ -115,7 +116,9 @@ def features_of(examples: str | Sequence[bytes]) -> dict[str, set[str]]:
     from generic_trainer._core.records import read_records
 
     try:
-        found = [tf.train.Example.FromString(each) for each in read_records(examples, _EXAMPLES)]
+        examples_read = [
+            tf.train.Example.FromString(record) for record in read_records(examples, _EXAMPLES)
+        ]
     except DecodeError as error:
         path = examples if isinstance(examples, str) else None
         raise errors.DataError(
@@ -124,9 +127,10 @@ def features_of(examples: str | Sequence[bytes]) -> dict[str, set[str]]:
             path=path,
         ) from error
     kinds: dict[str, set[str]] = {}
-    for name, feature in (item for each in found for item in each.features.feature.items()):
-        kind = feature.WhichOneof("kind")
-        kinds.setdefault(name, set()).update([kind] if kind else [])
+    for example in examples_read:
+        for name, feature in example.features.feature.items():
+            kind = feature.WhichOneof("kind")
+            kinds.setdefault(name, set()).update([kind] if kind else [])
     return kinds
 
 
@@ -138,7 +142,8 @@ def rehearse(job: Job, contract: ServingContract, checker: Checker) -> None:
         TrainingError: `export_fn` raised, and the contract asks for a rehearsal.
         WorkerLostError: this process is being stopped.
     """
-    is_asked_for, code = contract.rehearse, job.request.user_code
+    is_asked_for = contract.rehearse
+    code = job.request.user_code
     if is_asked_for is False or (is_asked_for is None and contract.format == "any"):
         return
     # A module may import its `export_fn`, which only a process that imports the module finds out.
@@ -181,14 +186,14 @@ def rehearse(job: Job, contract: ServingContract, checker: Checker) -> None:
 
 def not_cured_by_training(report: ValidationReport) -> ValidationReport:
     """Returns a report in which failures that training may cure are warnings."""
-    well = {each.name for each in report.results if each.status in ("pass", "warn")}
+    well = {result.name for result in report.results if result.status in ("pass", "warn")}
     certain = {"code", "rows"} if well >= _ABLE_TO_SCORE else {"code"}
-    decided_by = {each.name: each.decided_by for each in all_checks()}
+    decided_by = {registered.name: registered.decided_by for registered in all_checks()}
     results = tuple(
-        dataclasses.replace(each, status="warn")
-        if each.status == "fail" and decided_by[each.name] not in certain
-        else each
-        for each in report.results
+        dataclasses.replace(result, status="warn")
+        if result.status == "fail" and decided_by[result.name] not in certain
+        else result
+        for result in report.results
     )
     return dataclasses.replace(report, results=results)
 

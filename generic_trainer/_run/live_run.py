@@ -28,11 +28,14 @@ from generic_trainer._run.live_view import (
     view_of,
 )
 
-_EVERY_S, _REMOTE_EVERY_S = 1.0, 15.0
+_EVERY_S = 1.0
+_REMOTE_EVERY_S = 15.0
 # A look at a long run with many curves takes longer: rest so many times as long, in CPU seconds.
 _REST = 50
 _REFRESH_S = 3  # of the page
-_LEAST_S, _SHARE = 10.0, 0.1  # between two log lines: seconds, and share of the time so far
+# Between two log lines: the fewest seconds, and the share of the time so far.
+_LEAST_S = 10.0
+_SHARE = 0.1
 _MOST_METRICS = 3
 _BAR = 20  # characters of the bar on a terminal
 
@@ -52,12 +55,14 @@ def live_run(run_dir: str) -> Iterator[Callable[[], None]]:
     Args:
         run_dir: directory of the ModelRun artifact.
     """
-    reader, scalars = ProgressReader(run_dir), ScalarReader(run_dir)
+    reader = ProgressReader(run_dir)
+    scalars = ScalarReader(run_dir)
     surfaces: list[Callable[[View, Progress], None]] = [
         write_live_page,
         NotebookCell() if in_notebook() else LogLines(),
     ]
-    over, lock = threading.Event(), threading.Lock()
+    over = threading.Event()
+    lock = threading.Lock()
 
     def show() -> None:
         with contextlib.suppress(Exception), lock:
@@ -113,13 +118,15 @@ class LogLines:
     """
 
     def __init__(self) -> None:
-        self._start_s, self._due_s = time.monotonic(), 0.0
+        self._start_s = time.monotonic()
+        self._due_s = 0.0
         self._is_tracing = False
 
     def __call__(self, view: View, progress: Progress) -> None:
         """Logs a line if it is due."""
         show_status(f"{_bar(view.share)}{text_of(view)}" if progress.phase in GOES_ON else "")
-        now_s, is_tracing = time.monotonic(), ":" in view.headline
+        now_s = time.monotonic()
+        is_tracing = ":" in view.headline
         is_due = now_s > self._due_s and view.tiles[1:]
         if progress.phase in GOES_ON and (is_due or is_tracing != self._is_tracing):
             self._is_tracing = is_tracing

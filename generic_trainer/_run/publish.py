@@ -61,7 +61,8 @@ def check_export(
         ExportError: nothing was exported, or a disk is full.
         ModelValidationError: the export failed the checks.
     """
-    subject, exported = "The exported model", request.staging_dir
+    subject = "The exported model"
+    exported = request.staging_dir
     if kept is not None:
         exported = kept.export_dir
         subject = (
@@ -300,7 +301,8 @@ def check_again(
         TrainingError: `export_fn` raised.
         DataError: the inputs of the run are gone.
     """
-    request, exported = job.request, kept.export_dir
+    request = job.request
+    exported = kept.export_dir
     if repaired is not None:
         request = dataclasses.replace(request, user_code=repaired)
         exported = os.path.join(request.scratch_dir, _REPAIRED_DIR)

@@ -34,7 +34,8 @@ def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[s
     Raises:
         DataError: an input cannot be read.
     """
-    code, data = request.user_code, request.examples_format
+    code = request.user_code
+    data = request.examples_format
     inputs = {
         "train_files": request.train_files,
         "eval_files": request.eval_files,
@@ -76,11 +77,11 @@ def _versions(request: TrainingRequest) -> Iterator[str]:
             yield f"{name} {importlib.metadata.version(name)}"
         except importlib.metadata.PackageNotFoundError:
             unknown.add(name)
-    for each in importlib.metadata.distributions() if unknown else ():
+    for distribution in importlib.metadata.distributions() if unknown else ():
         # The lists of all files are not parsed: TensorFlow's alone has 20,000 lines.
-        files = "\n" + (each.read_text("RECORD") or "")
+        files = "\n" + (distribution.read_text("RECORD") or "")
         if any(f"\n{name}/" in files or f"\n{name}.py," in files for name in unknown):
-            yield f"{each.metadata['Name']} {each.version}"
+            yield f"{distribution.metadata['Name']} {distribution.version}"
 
 
 def _files_digest(paths: Sequence[str]) -> str:

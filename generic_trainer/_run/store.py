@@ -126,12 +126,12 @@ def keep_failed_run(request: TrainingRequest, error: Exception) -> None:
         "log": os.path.join(kept, os.path.basename(request.log_path)),
         "export": request.rejected_export_dir,
     }
-    found = [f"the {name}" for name, path in files.items() if gfile().exists(path)]
+    kept_files = [f"the {name}" for name, path in files.items() if gfile().exists(path)]
     is_scratch = kept.startswith(os.path.join(request.scratch_dir, ""))  # of a dry run
     is_named = (getattr(error, "path", None) or "").startswith(kept)
-    if found and not is_named and not is_scratch:
-        verb = "are" if len(found) > 1 else "is"
-        where = f"{' and '.join(found).capitalize()} of the failed run {verb} in {kept}"
+    if kept_files and not is_named and not is_scratch:
+        verb = "are" if len(kept_files) > 1 else "is"
+        where = f"{' and '.join(kept_files).capitalize()} of the failed run {verb} in {kept}"
         if isinstance(error, GenericTrainerError):
             error.args = (f"{error}\n{where}",)
         else:
@@ -289,7 +289,8 @@ def record_export(job: Job, files: Mapping[str, int] | None = None) -> None:
     request = job.request
     if not gfile().exists(os.path.join(request.staging_dir, SERVING_MODEL_DIR)):
         return
-    files, keys = files or sizes_below(request.staging_dir), [request.run_key]
+    files = files or sizes_below(request.staging_dir)
+    keys = [request.run_key]
     write_facts(request.model_run_dir, run_keys=keys, files=files, job=job.to_json())
     if request.user_code.digest is not None:  # otherwise the code may have changed
         write_facts(request.checkpoint_dir, kept_in=request.failed_run_dir)
