@@ -142,13 +142,13 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
             for row in itertools.chain(*(sheet.rows for sheet in sheets.values())):
                 row[index] = "" if is_empty(row[index]) else row[index]
             problems += _mistakes(sheets.values(), index, name, kind)
-        if found := [place for place, row in _placed(sheets.values()) if not row[index]]:
-            empty[name] = EmptyCells(len(found), len(cells), _text(found[0]))
+        if places := [place for place, row in _placed(sheets.values()) if not row[index]]:
+            empty[name] = EmptyCells(len(places), len(cells), _text(places[0]))
     raise_problems(DataError, "the table cannot be read", problems, path=first.path)
     if counts := [f"{name} {cells.count}" for name, cells in empty.items()]:
         rows = sum(len(sheet.rows) for sheet in sheets.values())
         _logger.info("%s: empty cells in %s rows: %s", first.path, f"{rows:,}", ", ".join(counts))
-    return Table(columns, {split: each.rows for split, each in sheets.items()}, empty, first.path)
+    return Table(columns, {split: sheet.rows for split, sheet in sheets.items()}, empty, first.path)
 
 
 def is_empty(cell: str) -> bool:
@@ -164,9 +164,9 @@ def value_of(cell: str, kind: type) -> Any:
     """
     if kind is str:
         return cell.encode()
-    found = _type_of(cell)
-    if found is str or (kind is int and found is float):
-        wanted = "an integer" if found is float else "a number"
+    actual = _type_of(cell)
+    if actual is str or (kind is int and actual is float):
+        wanted = "an integer" if actual is float else "a number"
         raise ValueError(f"expected {wanted}, found {shown(cell)}")
     return kind(cell)
 
@@ -227,14 +227,14 @@ def _divided(records: Sequence[bytes], path: str) -> dict[str, Iterator[bytes]]:
     for record in records:
         bucket = int(hashlib.sha256(record).hexdigest(), 16) % _EVAL_SHARE
         splits["eval" if bucket == _EVAL_SHARE - 1 else "train"].append(record)
-    for split, found in splits.items():
-        if not found:
+    for split, rows in splits.items():
+        if not rows:
             raise DataError(
                 f"{path} has {len(records)} rows, and by a hash of each row none of them is in the "
                 f"split {split!r}: add rows, or name a file for each split with --train and --eval",
                 path=path,
             )
-    return {split: iter(found) for split, found in splits.items()}
+    return {split: iter(rows) for split, rows in splits.items()}
 
 
 def write_schema(table: Table, path: str) -> str:
@@ -263,7 +263,7 @@ def types_of_schema(schema: Any) -> dict[str, type]:
 
     kinds = {schema_pb2.INT: int, schema_pb2.FLOAT: float, schema_pb2.BYTES: str}
     features = [] if schema is None else schema.feature
-    return {each.name: kinds[each.type] for each in features if each.type in kinds}
+    return {feature.name: kinds[feature.type] for feature in features if feature.type in kinds}
 
 
 def _placed(sheets: Any) -> Iterator[tuple[tuple[Sheet, int], Sequence[str]]]:
@@ -286,9 +286,9 @@ def _mistakes(sheets: Any, index: int, name: str, kind: type) -> Iterator[str]:
         except ValueError as error:
             wrong[cell] = str(error)
     if wrong:
-        found = [(place, row[index]) for place, row in _placed(sheets) if row[index] in wrong]
-        place, cell = found[0]
-        others = f", as in {len(found) - 1} more of its cells" if found[1:] else ""
+        mistakes = [(place, row[index]) for place, row in _placed(sheets) if row[index] in wrong]
+        place, cell = mistakes[0]
+        others = f", as in {len(mistakes) - 1} more of its cells" if mistakes[1:] else ""
         yield (
             f"{_text(place)}, column {name!r}: {wrong[cell]}{others}. Correct it, or leave it "
             f"empty; for a column of text, pass a --schema in which {name!r} is of type BYTES."
@@ -297,16 +297,16 @@ def _mistakes(sheets: Any, index: int, name: str, kind: type) -> Iterator[str]:
 
 def _type(cells: Sequence[str]) -> type:
     """Returns the type of a column, of all its cells."""
-    found = {cell: _type_of(cell) for cell in set(cells) if not is_empty(cell)}
-    texts = {cell for cell, kind in found.items() if kind is str}
+    kind_of = {cell: _type_of(cell) for cell in set(cells) if not is_empty(cell)}
+    texts = {cell for cell, kind in kind_of.items() if kind is str}
     if texts:
         counts = Counter(cells)
         mistakes = sum(counts[cell] for cell in texts)
-        numbers = sum(counts[cell] for cell in found) - mistakes
+        numbers = sum(counts[cell] for cell in kind_of) - mistakes
         are_few = len(texts) <= _DIFFERENT_MISTAKES and numbers >= _NUMBERS_PER_MISTAKE * mistakes
         if not are_few or any(map(_CODE.fullmatch, texts)):
             return str
-    return next((kind for kind in (float, int) if kind in found.values()), str)
+    return next((kind for kind in (float, int) if kind in kind_of.values()), str)
 
 
 def _type_of(cell: str) -> type:

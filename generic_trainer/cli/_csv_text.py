@@ -77,10 +77,10 @@ def sheet_of_text(path: str, text: str) -> Sheet:
         raise DataError(f"{path} cannot be read as a CSV file: {error}", path=path) from error
     lines, index = _without_index(lines)
     if len(lines) < 2 or "" in lines[0] or len(set(lines[0])) < len(lines[0]):
-        found = f"{shown(lines[0])} and {len(lines) - 1} rows" if lines else "an empty file"
+        actual = f"{shown(lines[0])} and {len(lines) - 1} rows" if lines else "an empty file"
         raise DataError(
             f"{path}: expected a first line with a different name for each column, and rows below "
-            f"it; found {found}",
+            f"it; found {actual}",
             path=path,
         )
     header, *rows = lines
@@ -123,7 +123,8 @@ def decoded(path: str, content: bytes) -> str:
 def _lines(text: str, separator: str) -> Iterator[list[str]]:
     reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
     rows = (row for row in reader if row)
-    yield from ([name.strip() for name in row] for row in itertools.islice(rows, 1))
+    for names in itertools.islice(rows, 1):
+        yield [name.strip() for name in names]
     yield from rows
 
 
@@ -142,8 +143,11 @@ def _separator(text: str) -> str:
                 fitting[separator] = names
         except csv.Error:
             widths.setdefault(separator, 0)
-    found = fitting or widths
-    return max(found, key=lambda separator: (found[separator], bool(fitting) and separator != ","))
+    candidates = fitting or widths
+    return max(
+        candidates,
+        key=lambda separator: (candidates[separator], bool(fitting) and separator != ","),
+    )
 
 
 def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:

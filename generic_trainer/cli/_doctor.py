@@ -92,13 +92,15 @@ def _doctor(options: argparse.Namespace) -> int:
     print("Importing TensorFlow and what else is needed ...", file=sys.stderr, flush=True)
     observations = list(examine())
     if options.json:
-        print(json.dumps([dataclasses.asdict(each) for each in observations], indent=2))
+        print(
+            json.dumps([dataclasses.asdict(observation) for observation in observations], indent=2)
+        )
     else:
-        for each in observations:
-            remedy = f"\n{'':9}→ {each.remedy}" if each.remedy else ""
-            label = "-" if each.status == "missing" else each.status.upper()
-            print(f"{label:7}  {each.subject}: {each.found}{remedy}")
-    return int(any(each.status == "fail" for each in observations))
+        for observation in observations:
+            remedy = f"\n{'':9}→ {observation.remedy}" if observation.remedy else ""
+            label = "-" if observation.status == "missing" else observation.status.upper()
+            print(f"{label:7}  {observation.subject}: {observation.found}{remedy}")
+    return int(any(observation.status == "fail" for observation in observations))
 
 
 def examine() -> Iterator[Observation]:
@@ -126,24 +128,24 @@ def _resources() -> Iterator[Observation]:
         from generic_trainer.data import MEMORY_VARIABLE, default_budget_bytes
 
         yield Observation("processors", "ok", str(len(available_cpus())))
-        found = (
+        free = (
             f"{free_memory_bytes() / 1e9:.1f} GB free; the reader keeps up to "
             f"{default_budget_bytes() / 1e9:.1f} GB of columns in memory ({MEMORY_VARIABLE} "
             "changes that)"
         )
-        yield Observation("memory", "ok", found)
+        yield Observation("memory", "ok", free)
     except (ConfigurationError, ModuleNotFoundError) as error:
         yield Observation("memory", "fail", str(error))
 
 
 def _keras(version: str) -> Observation:
     variable = os.environ.get(LEGACY_VARIABLE)
-    found = f"tf.keras is Keras {version}; {LEGACY_VARIABLE} is {variable or 'not set'}"
+    setting = f"tf.keras is Keras {version}; {LEGACY_VARIABLE} is {variable or 'not set'}"
     remedy = (
         f"set {LEGACY_VARIABLE}=1 for module files written for Keras 2, and for "
         "MultiWorkerMirroredStrategy, which Keras 3 cannot train under"
     )
-    return Observation("Keras", "ok", found, "" if version.startswith("2.") else remedy)
+    return Observation("Keras", "ok", setting, "" if version.startswith("2.") else remedy)
 
 
 def _gpus(names: list[str], built_with_cuda: bool) -> Observation:
@@ -177,8 +179,8 @@ def required_packages() -> Iterator[Observation]:
             remedy = "pip install --force-reinstall it in a fresh environment, with constraints/"
             if missing in _UNDECLARED:
                 remedy = f"pip install {missing} (the package does not declare this dependency)"
-            found = f"{version}, import fails: {message}"
-            yield Observation(distribution, "fail", found, remedy)
+            problem = f"{version}, import fails: {message}"
+            yield Observation(distribution, "fail", problem, remedy)
         else:
             yield Observation(distribution, "ok", version)
 
@@ -219,9 +221,11 @@ def _requirements(extra: str) -> str:
     except (ImportError, metadata.PackageNotFoundError):
         return ""
     names = [
-        str(each).partition(";")[0].strip()
-        for each in known
-        if each.marker and each.marker.evaluate({"extra": extra}) and each.name != "generic-trainer"
+        str(requirement).partition(";")[0].strip()
+        for requirement in known
+        if requirement.marker
+        and requirement.marker.evaluate({"extra": extra})
+        and requirement.name != "generic-trainer"
     ]
     return " ".join(map(shlex.quote, names))
 

@@ -22,7 +22,8 @@ from generic_trainer.errors import ConfigurationError
 
 _TEMPLATES = "README.md", "pipeline.py", "test_trainer.py", "trainer.py"
 _SCHEMA = "schema.pbtxt"
-_SAMPLE, _SAMPLE_LABEL = "houses.csv.txt", "price"
+_SAMPLE = "houses.csv.txt"
+_SAMPLE_LABEL = "price"
 _TRAIN_SHARE = 2 / 3
 _LINE = 80
 
@@ -70,7 +71,7 @@ def _init(options: argparse.Namespace) -> int:
     profile = profile_of(table, options.label or _SAMPLE_LABEL)
     name = Path(options.table or _SAMPLE.removesuffix(".txt")).name
     name = re.sub(r"[^\w.-]", "_", name.removesuffix(SUFFIX)) + SUFFIX
-    written = [root / each for each in (*_TEMPLATES, _SCHEMA, f"data/{name}")]
+    written = [root / file for file in (*_TEMPLATES, _SCHEMA, f"data/{name}")]
     if existing := [str(path) for path in written if path.exists()]:
         raise ConfigurationError(
             f"{', '.join(existing)} exists already: expected a directory without such files",
@@ -146,7 +147,7 @@ def _rendered(template: str, values: dict[str, Any]) -> str:
 def _literal(value: Any) -> str:
     """Returns a string, a list or a dict of lists as Python code."""
     if isinstance(value, dict):
-        items = (f"    {_literal(key)}: {_literal(each)},\n" for key, each in value.items())
+        items = (f"    {_literal(key)}: {_literal(inner)},\n" for key, inner in value.items())
         return "{\n" + "".join(items) + "}"
     if not isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)

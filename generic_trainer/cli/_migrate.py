@@ -44,15 +44,28 @@ _KERAS_2 = f"With Keras 2 these calls stay: set {LEGACY_VARIABLE}=1 before Tenso
 _SILENCE = "contract=ServingContract(severities={'session': 'warn'})"
 _ESTIMATOR = re.compile(r"tensorflow(\.compat\.v1)?\.estimator\b.*")
 # A notebook is one source, whose cells begin with a comment; a magic becomes a statement of a line.
-_CELL, _CONTINUED = "# %% cell of a notebook\n", "\x1f"
-_MAGIC, _MAGIC_VALUE = "pass  # magic of a notebook: ", "None  # magic of a notebook: "
+_CELL = "# %% cell of a notebook\n"
+_CONTINUED = "\x1f"
+_MAGIC = "pass  # magic of a notebook: "
+_MAGIC_VALUE = "None  # magic of a notebook: "
 # A replacement of a piece of source: its first character, from 0, the one after it, the new text.
 _Edit = tuple[int, int, str]
 _MAGICS = re.compile(r"(?m)^(|[ \t]+(?=!))([%!](?![=\s])(?:.*\\\n)*)")
 _HELP = re.compile(r"(?m)^([ \t]*)((?:\?{1,2}[\w.%*]+|[\w.%*]+\?{1,2})[ \t]*)$")
 _MAGIC_VALUES = re.compile(r"(?m)^([ \t]*[\w.,\[\]\"' \t]+=[ \t]*)([%!](?![=\s])(?:.*\\\n)*)")
 # Magics of whole cells that are Python; other cells are files, or code of other languages.
-_PYTHON_CELLS = "capture debug lprun memit mprun prun skip_for_export snakeviz time timeit"
+_PYTHON_CELLS = (
+    "capture",
+    "debug",
+    "lprun",
+    "memit",
+    "mprun",
+    "prun",
+    "skip_for_export",
+    "snakeviz",
+    "time",
+    "timeit",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +110,7 @@ def _migrate(options: argparse.Namespace) -> int:
         files: dict[str, dict[str, Any]] = {
             source.path: {
                 "diff": source.diff(),
-                "warnings": [dataclasses.asdict(each) for each in warnings[source.path]],
+                "warnings": [dataclasses.asdict(warning) for warning in warnings[source.path]],
             }
             for source in read
         }
@@ -108,9 +121,14 @@ def _migrate(options: argparse.Namespace) -> int:
         for source in read:
             print(source.diff() or f"{source.path}: nothing to change\n", end="")
         for path, listed in warnings.items():
-            for each in listed:
-                print(f"{path}:{each.line}: {each.message}\n    → {each.remedy}", file=sys.stderr)
-        if any(each.remedy.startswith(_EXPORT) for each in itertools.chain(*warnings.values())):
+            for warning in listed:
+                print(
+                    f"{path}:{warning.line}: {warning.message}\n    → {warning.remedy}",
+                    file=sys.stderr,
+                )
+        if any(
+            warning.remedy.startswith(_EXPORT) for warning in itertools.chain(*warnings.values())
+        ):
             print(_KERAS_2, file=sys.stderr)
         if not options.write and any(source.edits for source in read):
             print("No files changed; pass --write to apply.", file=sys.stderr)
@@ -160,7 +178,7 @@ class _Source:
     def _python_cells(self) -> list[dict[str, Any]]:
         cells = (cell for cell in self._notebook["cells"] if cell["cell_type"] == "code")
         starts = ((cell, re.match(r"\s*%%(\w*)", "".join(cell["source"]))) for cell in cells)
-        return [cell for cell, magic in starts if not magic or magic[1] in _PYTHON_CELLS.split()]
+        return [cell for cell, magic in starts if not magic or magic[1] in _PYTHON_CELLS]
 
     @property
     def is_known(self) -> bool:
@@ -215,10 +233,10 @@ class _Source:
         for node in self._imports:
             paths = zip(_imported(node), node.names, strict=True)
             known = [(_TRAINERS.get(path), alias) for (_, path), alias in paths]
-            ours = [_import_line(*to, each.asname or each.name) for to, each in known if to]
+            ours = [_import_line(*to, alias.asname or alias.name) for to, alias in known if to]
             if ours and isinstance(node, ast.ImportFrom):
                 separator = self._separator(node)
-                others = self._import_others(node, [each for to, each in known if to])
+                others = self._import_others(node, [alias for to, alias in known if to])
                 yield self._replaced(node, separator.join([*others, *ours]))
 
     def _of_uses(self) -> Iterator[_Edit]:
@@ -227,9 +245,12 @@ class _Source:
         for node in self._nodes:
             if isinstance(node, ast.Attribute) and (known := _TRAINERS.get(self._path_of(node))):
                 name = "GenericTrainer" if known is _OURS else "VertexTrainer"
-                line, first = _import_line(*known, name), ast.unparse(node).split(".")[0]
-                imports = (each for each in self._imports if first in dict(_imported(each)))
-                needed |= {(each, line): None for each in imports}  # in whichever scope
+                line = _import_line(*known, name)
+                first = ast.unparse(node).split(".")[0]
+                imports = (
+                    statement for statement in self._imports if first in dict(_imported(statement))
+                )
+                needed |= {(statement, line): None for statement in imports}  # in whichever scope
                 yield self._replaced(node, name)
         for statement, line in needed:
             start = self._position(statement.lineno, statement.col_offset)
@@ -263,12 +284,14 @@ class _Source:
             return [in_one_line]
         for alias in reversed(removed):  # in its place, because lines have comments
             first, last, _ = self._replaced(alias, "")
-            before, after = statement[: first - start], statement[last - start :]
+            before = statement[: first - start]
+            after = statement[last - start :]
             after, commas = re.subn(r"\A[ \t]*,[ \t]*", "", after)
             if not commas:  # as in lines that begin with a comma
                 before = re.sub(r"[ \t]*,[ \t]*\Z", "", before)
             if not before.rpartition("\n")[2].strip() and re.match(r"\r?\n", after):
-                before, after = before.rstrip(" \t"), after.partition("\n")[2]
+                before = before.rstrip(" \t")
+                after = after.partition("\n")[2]
             statement = before + after
         try:
             ast.parse(statement)
@@ -299,7 +322,7 @@ class _Source:
 
     def diff(self) -> str:
         """Returns the edits in the format of `diff -u`."""
-        before, after = (each.splitlines(keepends=True) for each in (self._text, self.changed()))
+        before, after = (text.splitlines(keepends=True) for text in (self._text, self.changed()))
         return "".join(difflib.unified_diff(before, after, self.path, self.path))
 
     def write(self) -> None:
@@ -325,7 +348,8 @@ class _Source:
 
 def _read(paths: Iterable[str]) -> tuple[list[_Source], dict[str, str]]:
     """Returns the files that can be read, and path → error of the others."""
-    read, failed = [], {}
+    read = []
+    failed = {}
     for path in paths:
         try:
             read.append(_Source(path))

@@ -68,25 +68,24 @@ def _predict(options: argparse.Namespace) -> int:
             if name not in strings:
                 with_decimal_points(rows, index)
         rows = [dict(zip(rows.names, row, strict=True)) for row in rows.rows]
-    rows = [
-        {
-            name: None if isinstance(cell, str) and name not in strings and is_empty(cell) else cell
-            for name, cell in row.items()
-        }
-        for row in rows
-    ]
+
+    def value_in(name: str, cell: Any) -> Any:
+        is_missing = isinstance(cell, str) and name not in strings and is_empty(cell)
+        return None if is_missing else cell
+
+    rows = [{name: value_in(name, cell) for name, cell in row.items()} for row in rows]
     outputs = model.predict(rows, places)
     printed = [
         {name: _plain(array[row]) for name, array in outputs.items()} for row in range(len(rows))
     ]
     if options.json:
-        for each in printed:
-            print(json.dumps(each, ensure_ascii=False))
+        for row in printed:
+            print(json.dumps(row, ensure_ascii=False))
         return 0
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(outputs)
-    for each in printed:
-        cells = each.values()
+    for row in printed:
+        cells = row.values()
         writer.writerow(
             json.dumps(c, ensure_ascii=False) if isinstance(c, list) else c for c in cells
         )
@@ -111,20 +110,20 @@ def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str]]:
     if not text.lstrip().startswith(("{", "[")):
         sheet = sheet_of_text(name, text)
         return sheet, [f"{name}, row {number}" for number in range(2, len(sheet.rows) + 2)]
-    found: list[Any] = []
+    rows: list[Any] = []
     places: list[str] = []
     for number, value in _parsed(text, name):
         if isinstance(value, dict) and isinstance(value.get("instances"), list):
             value = value["instances"]  # a request of TensorFlow Serving
         values = value if isinstance(value, list) else [value]
-        found += values
+        rows += values
         places += [f"{name}, line {number}"] * len(values)
-    for value, place in zip(found, places, strict=True):
+    for value, place in zip(rows, places, strict=True):
         if not isinstance(value, dict):
             raise DataError(f"{place}: expected a JSON object, found {describe(value)}", path=name)
-    if not found:
+    if not rows:
         raise DataError(f"{name} has no rows", path=name)
-    return found, places
+    return rows, places
 
 
 def _parsed(text: str, name: str) -> list[tuple[int, Any]]:
@@ -145,7 +144,7 @@ def _parsed(text: str, name: str) -> list[tuple[int, Any]]:
 def _plain(value: Any) -> Any:
     """Returns a part of an output as a value of JSON; a float as short as its type allows."""
     if getattr(value, "ndim", 0):
-        return [_plain(each) for each in value]
+        return [_plain(inner) for inner in value]
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if hasattr(value, "item") and not hasattr(value, "decode"):

@@ -20,7 +20,9 @@ _ROWS_PER_CLASS = 5
 _MOST_CATEGORIES = 50
 _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
 # Batches: small ones learn more of few rows, large ones are faster.
-_FEW_ROWS, _SMALL_BATCH, _LARGE_BATCH = 10_000, 32, 256
+_FEW_ROWS = 10_000
+_SMALL_BATCH = 32
+_LARGE_BATCH = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,8 @@ def profile_of(table: Table, label: str) -> Profile:
 
 
 def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[str | int]]:
-    distinct, kind = set(cells), table.columns[label]
+    distinct = set(cells)
+    kind = table.columns[label]
     if len(distinct) < 2:
         message = f"column {label!r} is the label, but has the value {cells[0]!r} in every row"
         raise DataError(message, path=table.path, feature=label)

@@ -73,7 +73,8 @@ def _publish(options: argparse.Namespace) -> int:
         Checker(timeout_s=options.timeout_s) as checker,
     ):
         job = kept_job(directory, scratch_dir=scratch_dir, **changes)
-        module_file, repaired = options.module_file, None
+        module_file = options.module_file
+        repaired = None
         if module_file:
             repaired = bundle_module_file(module_file, scratch_dir, may_define=may_define)
         kept, report = check_again(kept, job, checker, repaired=repaired)

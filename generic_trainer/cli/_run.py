@@ -425,24 +425,24 @@ def _custom_config(options: argparse.Namespace, code: UserCode) -> Mapping[str, 
     Raises:
         ConfigurationError: the file cannot be read.
     """
-    config, path = options.custom_config, None
+    config = options.custom_config
+    name = options.named("custom_config")
+    path = None
     if isinstance(config, str):
         path = config
         try:
             config = texts.parse_yaml(read_text(path))
         except (OSError, ValueError) as error:
-            message = f"{options.named('custom_config')}: {path} cannot be read: {error}"
+            message = f"{name}: {path} cannot be read: {error}"
             raise errors.ConfigurationError(message, path=path) from error
     if config is not None and not isinstance(config, Mapping):
-        name, found = options.named("custom_config"), texts.describe(config)
-        message = f"{name}: {path or ''} must hold a mapping, found {found}"
+        message = f"{name}: {path or ''} must hold a mapping, found {texts.describe(config)}"
         raise errors.ConfigurationError(message, path=path)
     if options.dry_run and not defines_function(code, RUN_FN):
         config = dict(config or {})
         if isinstance(searcher := config.get("searcher"), Mapping):
-            kept = {name: searcher[name] for name in _OF_ANY_SEARCHER if name in searcher}
-            length = {"batches": _DRY_STEPS}
-            config["searcher"] = {**kept, "name": "single", "max_length": length}
+            kept = {key: searcher[key] for key in _OF_ANY_SEARCHER if key in searcher}
+            config["searcher"] = {**kept, "name": "single", "max_length": {"batches": _DRY_STEPS}}
     return config
 
 
@@ -479,7 +479,7 @@ def new_directories(output: str) -> dict[str, Any]:
     files.makedirs(models)
     files.makedirs(runs)
     # Also the number of a model whose log was deleted, and that of "7.failed/".
-    names = (re.split("[./]", name)[0] for each in (models, runs) for name in files.listdir(each))
+    names = (re.split("[./]", name)[0] for path in (models, runs) for name in files.listdir(path))
     last = max((int(name) for name in names if name.isdecimal()), default=0)
     for number in itertools.count(last + 1):
         model_run_dir = os.path.join(runs, str(number))
