@@ -106,21 +106,23 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def _examples(arguments: Mapping[str, Any]) -> Iterator[str]:
-    examples, transformed = arguments["examples"], arguments["transformed_examples"]
+    examples = arguments["examples"]
+    transformed = arguments["transformed_examples"]
     if (examples is None) == (transformed is None):
-        found = "neither" if examples is None else "both"
-        yield f"give exactly one of `examples` and `transformed_examples` (old), not {found}."
+        given = "neither" if examples is None else "both"
+        yield f"give exactly one of `examples` and `transformed_examples` (old), not {given}."
     if transformed is not None and arguments["transform_graph"] is None:
         yield "`transformed_examples` needs `transform_graph` beside it."
 
 
 def _user_code(arguments: Mapping[str, Any]) -> Iterator[str]:
-    module_file, run_fn = arguments["module_file"], arguments["run_fn"]
+    module_file = arguments["module_file"]
+    run_fn = arguments["run_fn"]
     if bool(module_file) == bool(run_fn):
-        found = "both" if module_file else "neither"
+        given = "both" if module_file else "neither"
         yield (
             "give exactly one of `module_file` (path of a .py file) and `run_fn` "
-            f'("package.module.function"), not {found}.'
+            f'("package.module.function"), not {given}.'
         )
     for name in ("module_file", "run_fn"):
         value = arguments[name]

@@ -22,7 +22,8 @@ from generic_trainer.launchers import Distribution
 from generic_trainer.user_code import bundle_function, bundle_module_file
 
 _BUNDLES_DIR = "_bundles"  # beside TFX's `_wheels`
-_BYTES_PER_MIB, _BYTES_PER_GB = 1 << 20, 10**9
+_BYTES_PER_MIB = 1 << 20
+_BYTES_PER_GB = 10**9
 
 _logger = logging.getLogger(__name__)
 
