@@ -239,13 +239,13 @@ def _split_uris(examples: Sequence[types.Artifact], split: str) -> list[str]:
     try:
         return artifact_utils.get_split_uris(list(examples), split)
     except ValueError as error:
-        found = {
+        splits_of = {
             artifact.uri: artifact_utils.decode_split_names(artifact.split_names)
             for artifact in examples
         }
         raise DataError(
             f"Every artifact of the input examples must have the split {split!r}, but the splits "
-            f"are {found}. Name others with train_args=TrainArgs(splits=[...]) and "
+            f"are {splits_of}. Name others with train_args=TrainArgs(splits=[...]) and "
             "eval_args=EvalArgs(splits=[...])."
         ) from error
 
