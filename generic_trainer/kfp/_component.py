@@ -98,7 +98,7 @@ def _without(omitted: set[str]) -> Callable[..., None]:
         train_step(**inputs)
 
     signature = inspect.signature(train_step)
-    kept = [each for name, each in signature.parameters.items() if name not in omitted]
+    kept = [parameter for name, parameter in signature.parameters.items() if name not in omitted]
     step.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
     return step
 

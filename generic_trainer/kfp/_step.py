@@ -97,7 +97,7 @@ def _options(
                 file.write(text)
     if custom_config is not None:
         options["custom_config"] = json.dumps(custom_config)
-    given = {name: getattr(each, "path", each) for name, each in others.items()}
+    given = {name: getattr(value, "path", value) for name, value in others.items()}
     return options | {name: str(value) for name, value in given.items() if value}
 
 
@@ -132,4 +132,6 @@ def _facts(report: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the facts of the report and the manifest that are numbers or words."""
     facts = {k: v for k, v in report["facts"].items() if isinstance(v, (bool, int, float, str))}
     outcomes = [result["status"] for result in report["results"]]
-    return facts | {f"checks_{each}": outcomes.count(each) for each in ("pass", "warn", "skip")}
+    return facts | {
+        f"checks_{status}": outcomes.count(status) for status in ("pass", "warn", "skip")
+    }
