@@ -67,7 +67,8 @@ class _Function:
     """
 
     def __init__(self, function: Any, make: Callable[[], Any]) -> None:
-        self._function, self._make = function, make
+        self._function = function
+        self._make = make
         self._is_left_alone = True
 
     def __call__(self, *args: Any) -> Any:
@@ -77,7 +78,8 @@ class _Function:
                     return self._function(*args)
             except (AttributeError, TypeError) as error:  # of a condition, or of `int(tensor)`
                 _logger.info("Tracing again, with AutoGraph for the code of Keras 2: %s", error)
-                self._is_left_alone, self._function = False, self._make()
+                self._function = self._make()
+                self._is_left_alone = False
         return self._function(*args)
 
     def __getattr__(self, name: str) -> Any:
@@ -99,11 +101,12 @@ def keras_2_unconverted() -> Iterator[None]:
 @functools.cache
 def _lists() -> tuple[tuple[internals.PrivateName, Any, Any], ...]:
     """Returns AutoGraph's rules and its cache, with the values that exclude Keras 2."""
-    rules, found = internals.TF_AUTOGRAPH_RULES, internals.TF_AUTOGRAPH_FOUND
+    rules = internals.TF_AUTOGRAPH_RULES
+    cache = internals.TF_AUTOGRAPH_FOUND
     config = internals.TF_AUTOGRAPH_CONFIG.get()
     conversion = internals.TF_AUTOGRAPH_CONVERSION.get()
     excluding = (config.DoNotConvert(_PACKAGE), *rules.of(config))
-    return (rules, config, excluding), (found, conversion, type(found.of(conversion))())
+    return (rules, config, excluding), (cache, conversion, type(cache.of(conversion))())
 
 
 def _needs_conversion(model: Any) -> bool:
@@ -113,7 +116,7 @@ def _needs_conversion(model: Any) -> bool:
     known = (keras.layers.Layer, keras.losses.Loss, keras.metrics.Metric)
     layers = list(internals.KERAS_2_LAYERS.of(model)())
     optimizer = getattr(model, "optimizer", None)
-    parts = [value for each in (*layers, optimizer) for value in _values(each)]
+    parts = [value for layer in (*layers, optimizer) for value in _values(layer)]
     called = [part for part in parts if callable(part) and not isinstance(part, known)]
     are_asked_for = all(_is_asked_for(type(layer)) for layer in layers)
     return not (are_asked_for and all(map(_is_of_a_library, [optimizer, *called])))

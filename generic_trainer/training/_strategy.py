@@ -118,15 +118,15 @@ def _alone(make: Callable[..., None], strategy: Any, *args: Any, **kwargs: Any) 
     segmentation fault.
     """
     if is_one_of_several():
-        told = (
+        message = (
             f"tf.distribute.{type(strategy).__name__} is for the devices of one machine, and this "
             "is one of several workers: each would train a model of its own. Write strategy = "
             "training.get_strategy(), from generic_trainer import training, instead, or train on "
             "one worker."
         )
         if _connected() is not None:
-            raise ConfigurationError(told)
-        _logger.warning("%s", told)
+            raise ConfigurationError(message)
+        _logger.warning("%s", message)
     make(strategy, *args, **kwargs)
 
 

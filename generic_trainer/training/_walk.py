@@ -60,7 +60,7 @@ def _children(part: Any) -> Iterator[tuple[str, Any]]:
         case "sequence":
             # Sequential models of both Kerases have one only once they are built.
             items = enumerate(
-                each for each in part if not is_class_of_keras(type(each), "InputLayer")
+                member for member in part if not is_class_of_keras(type(member), "InputLayer")
             )
         case "object" if hasattr(part, "__dict__"):
             items = list(vars(part).items())
@@ -78,13 +78,13 @@ def _kind(*classes: type) -> str:
     Args:
         classes: those of one part; wrappers, such as Keras 2's of a dict, have a second one.
     """
-    if any(issubclass(each, Mapping) for each in classes):
+    if any(issubclass(cls, Mapping) for cls in classes):
         return "mapping"
-    if any(issubclass(each, (list, tuple, collections.deque)) for each in classes):
+    if any(issubclass(cls, (list, tuple, collections.deque)) for cls in classes):
         return "sequence"
     # A variable of Keras 3 leads to the one of TensorFlow that it has. A function leads to all that
     # its graph uses, such as the optimizer.
-    if any(issubclass(each, _LEAVES) for each in classes):
+    if any(issubclass(cls, _LEAVES) for cls in classes):
         return "leaf"
     package = classes[0].__module__.partition(".")[0]
     # A module of the user's may have the name of a standard one, such as `profile`.

@@ -51,9 +51,9 @@ def _facts(model: Any, params: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _listed(noun: str, variables: Iterable[Any]) -> Iterator[str]:
-    for number, each in enumerate(variables):
-        path = getattr(each, "path", each.name)  # Keras 3's names are not unique
-        yield f"{noun} {number} {path} {tf.as_dtype(each.dtype).name} {each.shape}"
+    for number, variable in enumerate(variables):
+        path = getattr(variable, "path", variable.name)  # Keras 3's names are not unique
+        yield f"{noun} {number} {path} {tf.as_dtype(variable.dtype).name} {variable.shape}"
 
 
 def _vocabularies(model: Any) -> Iterator[str]:
@@ -61,7 +61,7 @@ def _vocabularies(model: Any) -> Iterator[str]:
     parts = (part for _, part in walk(model))
     layers = [part for part in parts if hasattr(getattr(part, "lookup_table", None), "export")]
     for number, layer in enumerate(layers):
-        keys, values = (np.asarray(each) for each in layer.lookup_table.export())
+        keys, values = (np.asarray(tensor) for tensor in layer.lookup_table.export())
         order = np.argsort(values, kind="stable")
         text = repr((keys[order].tolist(), values[order].tolist()))
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]

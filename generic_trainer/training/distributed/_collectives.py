@@ -214,12 +214,12 @@ def average_gradients(gradients: Any, *, rows: Any = None) -> Any:
     # The weight travels with the gradients, so it costs no collective of its own.
     weight = tf.cast(1 if rows is None else rows, tf.float32)
     # No rows have no loss: their gradients may be NaN, which times 0 would spread to all.
-    scaled = [_scaled(tf.math.multiply_no_nan, each, weight) for each in gradients]
+    scaled = [_scaled(tf.math.multiply_no_nan, gradient, weight) for gradient in gradients]
     *totals, whole = all_reduce([*scaled, weight])
-    means = [_scaled(tf.math.divide_no_nan, each, whole) for each in totals]
+    means = [_scaled(tf.math.divide_no_nan, total, whole) for total in totals]
     return [
-        None if each is None else tf.cast(mean, each.dtype)
-        for mean, each in zip(means, gradients, strict=True)
+        None if gradient is None else tf.cast(mean, gradient.dtype)
+        for mean, gradient in zip(means, gradients, strict=True)
     ]
 
 
@@ -241,7 +241,8 @@ class _AveragingTape:
     """A gradient tape that averages its gradients over all workers."""
 
     def __init__(self, tape: tf.GradientTape, rows: Any) -> None:
-        self._tape, self._rows = tape, rows
+        self._tape = tape
+        self._rows = rows
 
     def gradient(self, target: Any, sources: Any, **options: Any) -> Any:
         """Returns the gradients of the tape, averaged over all workers."""
@@ -303,7 +304,8 @@ def gather(value: Any) -> list[Any]:
         of_all = all_reduce(
             tf.IndexedSlices(tf.constant(words), tf.fill(words.shape, connected.rank))
         )
-    words, ranks = of_all.values.numpy(), of_all.indices.numpy()
+    words = of_all.values.numpy()
+    ranks = of_all.indices.numpy()
     return [unpickled_data(words[ranks == rank].tobytes(), code) for rank in range(connected.size)]
 
 
@@ -320,16 +322,16 @@ def _sums(connected: Runtime, values: Sequence[Any]) -> list[Any]:
     results: list[Any] = list(values)
     for bucket in _buckets(values):
         sent = [tf.cast(values[i], sent_type(values[i])) for i in bucket]
-        flat = collective(connected, tf.concat([tf.reshape(each, [-1]) for each in sent], 0))
-        parts = tf.split(flat, [tf.size(each) for each in sent], num=len(sent))
+        flat = collective(connected, tf.concat([tf.reshape(tensor, [-1]) for tensor in sent], 0))
+        parts = tf.split(flat, [tf.size(tensor) for tensor in sent], num=len(sent))
         for i, part in zip(bucket, parts, strict=True):
             results[i] = tf.cast(tf.reshape(part, tf.shape(values[i])), values[i].dtype)
-    sparse = [i for i, each in enumerate(values) if _is_sparse(each)]
+    sparse = [i for i, value in enumerate(values) if _is_sparse(value)]
     if sparse:
         parts = [part for i in sparse for part in (values[i].values, values[i].indices)]
         rows = _gathered(connected, parts)
-        for i, each, indices in zip(sparse, rows[::2], rows[1::2], strict=True):
-            results[i] = tf.IndexedSlices(each, indices, values[i].dense_shape)
+        for i, gathered, indices in zip(sparse, rows[::2], rows[1::2], strict=True):
+            results[i] = tf.IndexedSlices(gathered, indices, values[i].dense_shape)
     return results
 
 
@@ -355,7 +357,7 @@ def _gathered(connected: Runtime, tensors: Sequence[tf.Tensor]) -> list[tf.Tenso
     then each pads its rows to the greatest number (rounded up), and the padding is removed from the
     result.
     """
-    own = tf.stack([tf.shape(each)[0] for each in tensors])
+    own = tf.stack([tf.shape(tensor)[0] for tensor in tensors])
     place = tf.one_hot(connected.rank, connected.size, dtype=tf.int32)
     lengths = collective(connected, own[:, tf.newaxis] * place)  # [tensors, workers]
     rows = []

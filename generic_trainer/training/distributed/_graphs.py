@@ -92,12 +92,14 @@ def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operat
         step = getattr(step, "op", step)
         trained = {variable.ref() for variable in _tf1.trainable_variables()}
         changed = [
-            each
-            for each in state
-            if each.ref() not in trained and each.dtype.is_floating and _is_assigned(each)
+            variable
+            for variable in state
+            if variable.ref() not in trained
+            and variable.dtype.is_floating
+            and _is_assigned(variable)
         ]
         with tf.control_dependencies([step]):
-            values = average_gradients([each.read_value() for each in changed], rows=rows)
+            values = average_gradients([variable.read_value() for variable in changed], rows=rows)
         pairs = zip(changed, values, strict=True)
         return tf.group(step, *(variable.assign(value) for variable, value in pairs))
 

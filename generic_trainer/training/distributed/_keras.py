@@ -92,7 +92,10 @@ def _mean_logs(connected: Runtime, logs: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, (int, float)) or getattr(value, "shape", None) == ()
     }
     of_all = connected.exchange("at the end of an epoch", numbers)
-    means = {name: statistics.fmean(each[name] for each in of_all) for name in numbers}
+    means = {
+        name: statistics.fmean(numbers_of_worker[name] for numbers_of_worker in of_all)
+        for name in numbers
+    }
     return {**logs, **means}
 
 
@@ -166,7 +169,8 @@ def _make_function(
         step = getattr(model, name)
         if getattr(step, "__self__", None) is not model:  # it is a `tf.function`, for example
             setattr(model, name, types.MethodType(lambda _, data, step=step: step(data), model))
-    asked, model.jit_compile = model.jit_compile, False
+    asked = model.jit_compile
+    model.jit_compile = False
     function = original(bound)
     model.jit_compile = asked
     return function
@@ -227,7 +231,7 @@ def _add_variable(
 
 def _start_from_worker_0(model: Any) -> None:
     """Copies the variables of worker 0; each may have initialized or loaded other values."""
-    variables = [each.value for each in (*model.variables, *model.optimizer.variables)]
+    variables = [variable.value for variable in (*model.variables, *model.optimizer.variables)]
     copy_from_worker_0([*filter(_collectives.is_number, variables)])
     for _, layer in walk(model):
         if hasattr(layer, "adapt_mean") and layer.built:

@@ -66,7 +66,8 @@ class Runtime:
 
     def __init__(self, addresses: Mapping[Task, str]) -> None:
         self.tasks = tuple(addresses)
-        self.rank, self.size = self.tasks.index(this_task()), len(self.tasks)
+        self.rank = self.tasks.index(this_task())
+        self.size = len(self.tasks)
         self.failure: str | None = None
         self._exchanges = 0  # the number of completed exchanges
         try:
@@ -125,13 +126,16 @@ class Runtime:
         """
         of_all = self.exchange(place, facts)
         common = {*facts}.intersection(*of_all)
-        own = [[fact for fact in each if fact not in common] for each in of_all]
-        if any(own):
-            found = self._listed([f"has {', '.join(each) or 'none of these'}" for each in own])
+        if any(common != {*of_worker} for of_worker in of_all):
+            differences = []
+            for of_worker in of_all:
+                own = ", ".join(fact for fact in of_worker if fact not in common)
+                differences.append(f"has {own or 'none of these'}")
             raise ConfigurationError(
-                f"The workers do not train the same: {found}. Expected run_fn to build the same "
-                "model on all of them, to give fit the same dataset, of which each worker trains "
-                "its share, and training.distributed tensors of the same types and shapes."
+                f"The workers do not train the same: {self._listed(differences)}. Expected run_fn "
+                "to build the same model on all of them, to give fit the same dataset, of which "
+                "each worker trains its share, and training.distributed tensors of the same types "
+                "and shapes."
             )
 
     def leave(self) -> None:

@@ -69,11 +69,11 @@ def without_length(data: Any) -> Any:
 
 def number_of_rows(structure: Any) -> Any:
     """Returns the number of rows of a batch: an int if known when tracing, else int32 []."""
-    for each in tf.nest.flatten(structure, expand_composites=False):
-        if not _has_rows(each):
+    for tensor in tf.nest.flatten(structure, expand_composites=False):
+        if not _has_rows(tensor):
             continue
-        known = tf.compat.dimension_value(each.shape[0])
-        return tf.cast(tf.shape(each)[0], tf.int32) if known is None else int(known)
+        known = tf.compat.dimension_value(tensor.shape[0])
+        return tf.cast(tf.shape(tensor)[0], tf.int32) if known is None else int(known)
     return 1
 
 
@@ -90,25 +90,26 @@ def at_least_a_row(structure: Any, rows: Any) -> Any:
     if isinstance(rows, int) and rows:
         return structure
     flat = tf.nest.flatten(structure, expand_composites=False)
-    tensors = [each for each in flat if tf.is_tensor(each)]
+    tensors = [value for value in flat if tf.is_tensor(value)]
     filled = iter(tf.cond(tf.equal(rows, 0), lambda: [*map(_one_row, tensors)], lambda: tensors))
-    flat = [next(filled) if tf.is_tensor(each) else each for each in flat]
+    flat = [next(filled) if tf.is_tensor(value) else value for value in flat]
     return tf.nest.pack_sequence_as(structure, flat, expand_composites=False)
 
 
 def share_of_rows(batch: Any, part: Any, size: int) -> Any:
     """Returns part number `part` of a batch whose rows are split into `size` parts."""
     count = number_of_rows(batch)
-    start, end = part * count // size, (part + 1) * count // size
+    start = part * count // size
+    end = (part + 1) * count // size
 
-    def cut(each: Any) -> Any:
-        if not _has_rows(each):
-            return each
-        if isinstance(each, tf.SparseTensor):
-            begin = tf.one_hot(0, each.shape.rank, tf.cast(start, tf.int64), dtype=tf.int64)
-            lengths = tf.concat([[tf.cast(end - start, tf.int64)], each.dense_shape[1:]], 0)
-            return tf.sparse.slice(each, begin, lengths)
-        return each[start:end]
+    def cut(tensor: Any) -> Any:
+        if not _has_rows(tensor):
+            return tensor
+        if isinstance(tensor, tf.SparseTensor):
+            begin = tf.one_hot(0, tensor.shape.rank, tf.cast(start, tf.int64), dtype=tf.int64)
+            lengths = tf.concat([[tf.cast(end - start, tf.int64)], tensor.dense_shape[1:]], 0)
+            return tf.sparse.slice(tensor, begin, lengths)
+        return tensor[start:end]
 
     return tf.nest.map_structure(cut, batch, expand_composites=False)
 

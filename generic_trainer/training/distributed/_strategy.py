@@ -93,7 +93,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             return super().run(fn, args, kwargs, options)
         rows = number_of_rows(args)
         args = at_least_a_row(args, rows)
-        metrics = [each.value for each in model.metrics_variables]
+        metrics = [variable.value for variable in model.metrics_variables]
         before = [variable.read_value() for variable in metrics]
         statistics = [(variable, variable.read_value()) for variable in _statistics(model)]
         # Keras's own `jit_compile` would include the sums over workers; see `uncompiled`.
@@ -116,7 +116,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
         """Sets variables that were created since the last call to their values in worker 0."""
         with tf.init_scope():
             variables = [made() for made in self.variables] if tf.executing_eagerly() else []
-            variables = [each for each in variables if each is not None and each.is_initialized()]
+            variables = [
+                variable
+                for variable in variables
+                if variable is not None and variable.is_initialized()
+            ]
             if not variables:
                 return
             self.variables.clear()
@@ -188,26 +192,27 @@ def _all_reduce_of_rows(reduce_op: Any, value: Any, rows: tf.Tensor) -> Any:
 
     def weighted(values: Sequence[tf.Tensor], weight: tf.Tensor) -> list[tf.Tensor]:
         # Without rows the values may be NaN. They may be integers, which multiply_no_nan refuses.
-        return [tf.where(weight > 0, each * tf.cast(weight, each.dtype), 0) for each in values]
+        return [tf.where(weight > 0, value * tf.cast(weight, value.dtype), 0) for value in values]
 
     @tf.custom_gradient
     def reduced(*values: tf.Tensor) -> Any:
         has_rows = tf.cast(rows > 0, tf.float32)
         *sums, count = all_reduce([*weighted(values, has_rows), has_rows])
         if is_mean:
-            sums = [each / tf.cast(count, each.dtype) for each in sums]
+            sums = [total / tf.cast(count, total.dtype) for total in sums]
         else:
             count = 1.0
 
         def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
             scale = has_rows / tf.maximum(rows, 1.0) / count
             return [
-                each * tf.cast(scale, each.dtype) for each in all_reduce(weighted(upstream, rows))
+                contribution * tf.cast(scale, contribution.dtype)
+                for contribution in all_reduce(weighted(upstream, rows))
             ]
 
         return sums, gradient
 
-    flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(value)]
+    flat = [tf.convert_to_tensor(part) for part in tf.nest.flatten(value)]
     return tf.nest.pack_sequence_as(value, reduced(*flat))
 
 
@@ -223,7 +228,8 @@ class _Extended(_OneDevice):  # type: ignore[misc]
 
     def __init__(self, strategy: DataParallelStrategy) -> None:
         super().__init__(strategy, strategy.connected.device)
-        self._strategy, self._connected = strategy, strategy.connected
+        self._strategy = strategy
+        self._connected = strategy.connected
 
     @property
     def _num_replicas_in_sync(self) -> int:

@@ -101,7 +101,8 @@ def export_model(
         if columns_signature is not None:
             signatures[columns_signature] = _inputs.signature_of_columns(predict, needed)
         if transform_graph is not None:
-            transform, spec = make_transform(features), features.raw_spec
+            transform = make_transform(features)
+            spec = features.raw_spec
             signatures["transform_features"] = signature(transform, spec)
             if label_keys:
                 labels = {key: spec[key] for key in label_keys}

@@ -43,12 +43,12 @@ class Features:
         wanted = set(names)
 
         def needed(raw: dict[str, tf.Tensor]) -> set[str]:
-            return {
-                key
-                for key in raw
-                if not wanted
-                <= self.compute({name: raw[name] for name in raw if name != key}).keys()
-            }
+            keys = set()
+            for key in raw:
+                others = {name: raw[name] for name in raw if name != key}
+                if not wanted <= self.compute(others).keys():
+                    keys.add(key)
+            return keys
 
         return probe(self.raw_spec, needed)
 
@@ -185,13 +185,13 @@ def match_inputs(
     declared = tf.nest.map_structure(
         lambda leaf: leaf if isinstance(leaf, _Declared) else _Declared(leaf), wanted
     )
-    problems = [text for one in tf.nest.flatten(declared) for text in _problems(one, specs)]
+    problems = [text for leaf in tf.nest.flatten(declared) for text in _problems(leaf, specs)]
     subject = (
         f"the model's inputs must be features of {features.origin}, which without the labels has "
         f"{sorted(specs)}"
     )
     raise_problems(ConfigurationError, subject, problems)
-    structure = tf.nest.map_structure(lambda one: one.name, declared)
+    structure = tf.nest.map_structure(lambda leaf: leaf.name, declared)
     raw_names = features.raw_names(tf.nest.flatten(structure))
     return {key: spec for key, spec in unlabelled.items() if key in raw_names}, structure
 

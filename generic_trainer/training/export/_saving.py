@@ -41,7 +41,7 @@ class ModelParts(tf.Module):
         super().__init__()
         name = "weights" if hasattr(model, "weights") else "variables"
         # Keras 2 also lists the vocabulary of an adapted lookup layer, which is in a table.
-        weights = [each for each in getattr(model, name, ()) if not _is_vocabulary(each)]
+        weights = [weight for weight in getattr(model, name, ()) if not _is_vocabulary(weight)]
         self.model_weights = [_unwrapped(weight) for weight in weights]
         self.parts = [*tracked_parts(model), *others]
 
@@ -54,7 +54,8 @@ def tracked_parts(root: Any) -> list[Any]:
     the cluster of the training.
     """
     parts: dict[int, Any] = {}
-    seen, waiting = set(), [root]
+    seen = set()
+    waiting = [root]
     while waiting:
         node = waiting.pop()
         if id(node) in seen or (node is not root and serves_training(node)):
