@@ -227,12 +227,9 @@ def split_files(examples: Sequence[types.Artifact], splits: Sequence[str]) -> tu
 def common_splits(examples: Sequence[types.Artifact]) -> list[str]:
     """Returns the names of the splits that every artifact has and that have files."""
     named = [artifact_utils.decode_split_names(artifact.split_names) for artifact in examples]
-    return [
-        split
-        for split in (named[0] if named else [])
-        if all(split in names for names in named)
-        and all(map(_has_files, _split_uris(examples, split)))
-    ]
+    of_first = named[0] if named else []
+    common = [split for split in of_first if all(split in names for names in named)]
+    return [split for split in common if all(map(_has_files, _split_uris(examples, split)))]
 
 
 def _split_uris(examples: Sequence[types.Artifact], split: str) -> list[str]:

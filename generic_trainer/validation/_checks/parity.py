@@ -271,10 +271,12 @@ def _changes(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
             before, after = (described(getattr(signature, kind)) for signature in (old, new))
             if before != after:
                 yield f"signature {name!r}: {kind} were {before}, are {after}"
-    old_ops, new_ops = ({node.op for node in m.nodes if node.served} for m in (base, model))
+    old_ops = {node.op for node in base.nodes if node.served}
+    new_ops = {node.op for node in model.nodes if node.served}
     if new_ops - old_ops:
         yield f"ops that the base model did not use: {', '.join(sorted(new_ops - old_ops))}"
-    old_assets, new_assets = ({asset.filename for asset in m.assets} for m in (base, model))
+    old_assets = {asset.filename for asset in base.assets}
+    new_assets = {asset.filename for asset in model.assets}
     if old_assets != new_assets:
         yield f"assets were {sorted(old_assets)}, are {sorted(new_assets)}"
 
