@@ -303,7 +303,8 @@ def tasks(distribution: Distribution) -> tuple[Task, ...]:
 def _contradictions(wanted: Distribution) -> Iterator[str]:
     launcher = wanted.launcher
     for field in dataclasses.fields(wanted):
-        value, reason = getattr(wanted, field.name), _REFUSED.get(launcher, {}).get(field.name)
+        value = getattr(wanted, field.name)
+        reason = _REFUSED.get(launcher, {}).get(field.name)
         is_kept = launcher == "in_process" and (field.name, value) in _IN_PROCESS
         default = {} if field.name == "env" else field.default
         if reason and value != default and not is_kept:

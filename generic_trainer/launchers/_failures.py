@@ -50,7 +50,9 @@ class Failure(enum.Enum):
     LOST = "lost worker", 128 + signal.SIGTERM, errors.WorkerLostError
 
     def __init__(self, text: str, exit_code: int, error: type[errors.GenericTrainerError]) -> None:
-        self.text, self.exit_code, self.error = text, exit_code, error
+        self.text = text
+        self.exit_code = exit_code
+        self.error = error
 
 
 def classify(error: BaseException) -> Failure:

@@ -219,7 +219,8 @@ class Job:
 
         A value that JSON cannot hold (a proto in `custom_config`, for example) is pickled inside.
         """
-        request, distribution = dict(vars(self.request)), self.distribution.to_json()
+        request = dict(vars(self.request))
+        distribution = self.distribution.to_json()
         for name, (encoded, _) in _CODECS.items():
             if request[name] is not None:
                 request[name] = encoded(request[name])
@@ -356,11 +357,11 @@ class JobFolder:
         """
         path = self._file("job")
         text = read_whole(path)
-        found = hashlib.sha256(text).hexdigest()
-        if found != digest:
+        actual = hashlib.sha256(text).hexdigest()
+        if actual != digest:
             raise ConfigurationError(
                 f"{path} is not the job that this worker was started for: expected the SHA-256 "
-                f"{digest}, found {found}. Another program has written it: check the permissions "
+                f"{digest}, found {actual}. Another program has written it: check the permissions "
                 "of the pipeline root, and run the pipeline again.",
                 path=path,
             )

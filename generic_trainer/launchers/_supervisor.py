@@ -115,7 +115,8 @@ def supervise(
     Raises:
         GenericTrainerError: see `Launcher`.
     """
-    wanted, attempts = job.distribution, job.distribution.max_failures + 1
+    wanted = job.distribution
+    attempts = wanted.max_failures + 1
     with contextlib.closing(engine_for(job)) as engine, SigtermNotice() as stop:
         # Once: a worker that is lost again and again must not prolong the run.
         deadline_s = None if wanted.timeout_s is None else clock() + wanted.timeout_s
@@ -207,7 +208,8 @@ class _Attempt:
                 )
 
     def _wait_for_chief(self) -> None:
-        chief, seen = tasks(self.distribution)[0].name, 0
+        chief = tasks(self.distribution)[0].name
+        seen = 0
         while True:
             ends = self.engine.poll()
             if len(ends) > seen:
@@ -232,7 +234,8 @@ class _Attempt:
 
         The chief's process exits after the others have ended, or after that time.
         """
-        chief, end_s = tasks(self.distribution)[0], self.clock() + self.distribution.worker_grace_s
+        chief = tasks(self.distribution)[0]
+        end_s = self.clock() + self.distribution.worker_grace_s
         running = self._working()
         # The chief's process waits for the others, and so gets a little longer than they.
         while running and not self.stop.received and self.clock() < end_s + _LAST_WORDS_S:

@@ -57,10 +57,13 @@ def train(job: Job) -> None:
     # A chief that only sends orders needs no GPU.
     if job.distribution.require_gpu and not has_parameter_servers():
         _require_gpu()
-    request, code = job.request, job.request.user_code
-    export_dir, seen_dir = os.path.join(request.scratch_dir, "export"), ""
+    request = job.request
+    code = request.user_code
+    export_dir = os.path.join(request.scratch_dir, "export")
+    seen_dir = ""
     if is_chief():
-        export_dir, seen_dir = request.staging_dir, request.model_run_dir
+        export_dir = request.staging_dir
+        seen_dir = request.model_run_dir
         delete_tree(export_dir)  # a killed run left it
         gfile().makedirs(export_dir)
     with run_fn_of(code) as run_fn, trainjob_status(seen_dir):

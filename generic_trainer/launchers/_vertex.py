@@ -138,7 +138,7 @@ def cluster_variables(distribution: Distribution) -> dict[str, str]:
     task = pools[int(place["type"].removeprefix(_POOL))][int(place["index"])]
     # TensorFlow expects the addresses in the order of their indices.
     return {
-        TF_CONFIG: make_tf_config(task, {each: addresses[each] for each in tasks(distribution)})
+        TF_CONFIG: make_tf_config(task, {peer: addresses[peer] for peer in tasks(distribution)})
     }
 
 
@@ -187,7 +187,8 @@ class CustomJobs(RemoteService):
         """
         options: Any = distribution.vertex  # which the launcher requires
         self._options: VertexOptions = options
-        self._tasks, self._pools = tasks(distribution), pools_of(distribution)
+        self._tasks = tasks(distribution)
+        self._pools = pools_of(distribution)
         self._client = job_client(options.region)
         self._parent = f"projects/{options.project}/locations/{options.region}"
         self._names: dict[str, str | None] = {}  # ours → Vertex AI's; None if the answer was lost
@@ -290,10 +291,10 @@ class CustomJobs(RemoteService):
         known = self._names[name]
         if known is None:  # the answer that names it was lost
             query = {"parent": self._parent, "filter": f'labels.{LABEL}="{name}"'}
-            found = list(self._client.list_custom_jobs(request=query, timeout=_TIMEOUT_S))
-            if found:
-                self._names[name] = found[0].name
-            return found
+            jobs = list(self._client.list_custom_jobs(request=query, timeout=_TIMEOUT_S))
+            if jobs:
+                self._names[name] = jobs[0].name
+            return jobs
         try:
             return [self._client.get_custom_job(name=known, timeout=_TIMEOUT_S)]
         except NotFound:

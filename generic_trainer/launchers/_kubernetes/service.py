@@ -63,7 +63,9 @@ def pod_template(
         env: further variables.
     """
     options = options_of(distribution)
-    volumes = [(f"volume-{number}", each) for number, each in enumerate(options.volumes.items())]
+    volumes = [
+        (f"volume-{number}", volume) for number, volume in enumerate(options.volumes.items())
+    ]
     container: dict[str, Any] = {
         "name": container_name,
         "image": options.image,
@@ -95,25 +97,31 @@ def status_of_pod(pod: Any, container: str) -> service.TaskStatus:
     whose exit code only follows from it.
     """
     status = cause = pod.status
-    phase, exit_code = _POD_PHASES.get(status.phase, "waiting"), None
-    conditions = {(one.type, one.status): one for one in status.conditions or ()}
+    phase = _POD_PHASES.get(status.phase, "waiting")
+    exit_code = None
+    conditions = {
+        (condition.type, condition.status): condition for condition in status.conditions or ()
+    }
     disruption = conditions.get(("DisruptionTarget", "True"))
-    own = [one.state for one in status.container_statuses or () if one.name == container]
+    own = [entry.state for entry in status.container_statuses or () if entry.name == container]
     of_container = next(filter(None, (state.terminated or state.waiting for state in own)), None)
     if phase == "failed" and (status.reason or disruption is not None):
         cause = status if status.reason else disruption
     elif of_container is not None:
-        cause, exit_code = of_container, getattr(of_container, "exit_code", None)
+        cause = of_container
+        exit_code = getattr(of_container, "exit_code", None)
         phase = "stuck" if cause.reason in _STUCK else phase
     else:
         cause = conditions.get(("PodScheduled", "False"), status)
-    name, reason, message = pod.metadata.name, cause.reason or "", cause.message or ""
-    return service.TaskStatus(name, phase, exit_code, reason, message)
+    return service.TaskStatus(
+        pod.metadata.name, phase, exit_code, cause.reason or "", cause.message or ""
+    )
 
 
 def _resources(distribution: Distribution, task: Task) -> dict[str, dict[str, str]]:
     """Returns requests and limits; GPUs can only be limited."""
-    requests, limits = {}, {}
+    requests = {}
+    limits = {}
     if distribution.cpus_per_worker is not None:
         requests["cpu"] = f"{distribution.cpus_per_worker:g}"
     if distribution.memory_mb_per_worker is not None:
@@ -170,7 +178,8 @@ class KubernetesService(service.RemoteService):
             ConfigurationError: the client is not installed, or not configured.
         """
         options = self._options = options_of(distribution)
-        self.kind, self._count = self.kinds[-1].name, distribution.num_processes
+        self.kind = self.kinds[-1].name
+        self._count = distribution.num_processes
         self.remedy = (
             "Expected an image that the cluster can pull, with python and this package; "
             f"{type(options).__name__}(image={options.image!r})."
@@ -199,7 +208,8 @@ class KubernetesService(service.RemoteService):
     def task_of(cls, metadata: Any) -> Task | None:
         """Returns the task of a pod; None for one that the operator has not labelled yet."""
         values = {**(metadata.labels or {}), **(metadata.annotations or {})}
-        kind, index = values.get(cls.type_label, ""), values.get(cls.index_label, "")
+        kind = values.get(cls.type_label, "")
+        index = values.get(cls.index_label, "")
         return Task(kind.lower(), int(index)) if kind and index.isdecimal() else None
 
     @classmethod
@@ -235,7 +245,8 @@ class KubernetesService(service.RemoteService):
         """
         if job is None or job.get("metadata", {}).get("deletionTimestamp"):
             return service.JobStatus("deleted")
-        spec, status = job["spec"], job.get("status") or {}
+        spec = job["spec"]
+        status = job.get("status") or {}
         messages = {
             condition["type"]: condition.get("message", "")
             for condition in status.get("conditions") or []
@@ -273,17 +284,17 @@ class KubernetesService(service.RemoteService):
     def look(self, name: str, folder: JobFolder) -> service.JobStatus:
         """Returns the state of a job and its pods."""
         status = self._status(name)
-        found = {
+        tasks = {
             task: status_of_pod(pod, self.container)
             for pod in self._pods(name)
             if (task := self.task_of(pod.metadata)) is not None
         }
         # Pods of a job that was suspended or deleted in between fail without fault.
-        if any(task.phase == "failed" for task in found.values()):
+        if any(task.phase == "failed" for task in tasks.values()):
             status = self._status(name)
-        has_all = len(found) == self._count or status.phase != "active"
+        has_all = len(tasks) == self._count or status.phase != "active"
         warnings = "" if has_all else self._warnings(name)
-        return dataclasses.replace(status, tasks=found, warnings=warnings)
+        return dataclasses.replace(status, tasks=tasks, warnings=warnings)
 
     def delete(self, name: str) -> None:
         """Deletes the objects of a job that exist, and all that their operator made for them."""
@@ -303,8 +314,8 @@ class KubernetesService(service.RemoteService):
     def log(self, name: str, task: Task) -> tuple[str, Iterator[str]]:
         """Returns the pod of a task, and the lines of its log."""
         (pod,) = [pod for pod in self._pods(name) if self.task_of(pod.metadata) == task]
-        pod_name, namespace = pod.metadata.name, self._options.namespace
-        return pod.metadata.uid, log_lines(self._core, namespace, pod_name, self.container)
+        namespace = self._options.namespace
+        return pod.metadata.uid, log_lines(self._core, namespace, pod.metadata.name, self.container)
 
     def delete_command(self, name: str) -> str:
         """Returns the command of kubectl."""
@@ -327,10 +338,10 @@ class KubernetesService(service.RemoteService):
 
     def _pods(self, name: str) -> list[Any]:
         selector = f"{self.job_label}={name}"
-        found: list[Any] = self._core.list_namespaced_pod(
+        pods: list[Any] = self._core.list_namespaced_pod(
             self._options.namespace, label_selector=selector, _request_timeout=_TIMEOUT_S
         ).items
-        return found
+        return pods
 
     def _warnings(self, name: str) -> str:
         """Returns the reasons why pods are not made, such as a quota, by the events of the job.
@@ -338,13 +349,13 @@ class KubernetesService(service.RemoteService):
         They are about the job itself, or about an object that its operator made for it.
         """
         try:
-            found = self._core.list_namespaced_event(
+            events = self._core.list_namespaced_event(
                 self._options.namespace, field_selector="type=Warning", _request_timeout=_TIMEOUT_S
             ).items
         except Exception:  # a process that may not list events waits without reasons
             return ""
-        found.sort(key=lambda event: str(event.last_timestamp or event.event_time))
-        own = [event for event in found if (event.involved_object.name or "").startswith(name)]
+        events.sort(key=lambda event: str(event.last_timestamp or event.event_time))
+        own = [event for event in events if (event.involved_object.name or "").startswith(name)]
         latest = {event.reason: event.message for event in own}
         return "; ".join(f"{reason}: {message}" for reason, message in latest.items())
 

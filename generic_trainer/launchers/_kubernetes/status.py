@@ -44,15 +44,18 @@ def trainjob_status(run_dir: str) -> Iterator[None]:
         run_dir: the directory of the ModelRun artifact, from which the progress is read; empty to
             send nothing, as in all workers except the chief.
     """
-    prefix = next((each for each in _PREFIXES if f"{each}URL" in os.environ), None)
+    prefix = next((candidate for candidate in _PREFIXES if f"{candidate}URL" in os.environ), None)
     if prefix is None or not run_dir:
         yield
         return
     url, token, ca = (os.environ.get(prefix + name, "") for name in ("URL", "TOKEN", "CA_CERT"))
-    reader, is_over, is_complete = ProgressReader(run_dir), threading.Event(), threading.Event()
+    reader = ProgressReader(run_dir)
+    is_over = threading.Event()
+    is_complete = threading.Event()
 
     def send() -> None:
-        level, is_last = logging.WARNING, False
+        level = logging.WARNING
+        is_last = False
         while not is_last:
             is_last = is_over.wait(_EVERY_S)
             try:

@@ -46,7 +46,8 @@ class LocalEngine(Engine):
             job: the job that the processes run.
             distribution: the processes, and the limits for them; that of the job by default.
         """
-        self._job, self._distribution = job, distribution or job.distribution
+        self._job = job
+        self._distribution = distribution or job.distribution
         self._tasks = {task.name: task for task in tasks(self._distribution)}
         self._addresses: dict[Task, str] = {}
         self._pids: dict[Task, int] = {}  # of the processes that run, and of their groups

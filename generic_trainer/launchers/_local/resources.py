@@ -23,8 +23,10 @@ _logger = logging.getLogger(__name__)
 # Bytes a second that the members of a cluster exchange while they are idle. The main thread takes
 # no part in that: any read or write of it is progress.
 _IDLE_BYTES = 512
-# The longest time between two samples, and the number of samples within `heartbeat_s`.
-_INTERVAL_S, _LOOKS = 1.0, 20
+# The longest time between two samples.
+_INTERVAL_S = 1.0
+# The number of samples within `heartbeat_s`.
+_LOOKS = 20
 
 
 def common_environment(distribution: Distribution) -> dict[str, str]:
@@ -70,9 +72,9 @@ def own_processors(distribution: Distribution, number: int) -> list[int]:
     """
     if distribution.cpus_per_worker is None or not hasattr(os, "sched_setaffinity"):
         return []
-    each = max(1, round(distribution.cpus_per_worker))
+    per_worker = max(1, round(distribution.cpus_per_worker))
     available = machine.available_cpus()
-    if each * distribution.num_processes > len(available):
+    if per_worker * distribution.num_processes > len(available):
         if number == 0:
             _logger.warning(
                 "cpus_per_worker=%g is ignored: %d processes share the %d processors there are",
@@ -81,7 +83,7 @@ def own_processors(distribution: Distribution, number: int) -> list[int]:
                 len(available),
             )
         return []
-    return available[number * each : (number + 1) * each]
+    return available[number * per_worker : (number + 1) * per_worker]
 
 
 @contextlib.contextmanager
@@ -115,24 +117,24 @@ def _own_gpus(
     """Returns the names of a worker's GPUs, "-1" for none; None for all that there are."""
     # Parameter servers, and a chief that only sends orders, use none.
     trainers = [
-        one for one in addresses if one.type == "worker" or not distribution.parameter_servers
+        peer for peer in addresses if peer.type == "worker" or not distribution.parameter_servers
     ]
-    each = distribution.gpus_per_worker
-    if each is None:
+    per_worker = distribution.gpus_per_worker
+    if per_worker is None:
         # NCCL refuses workers that share one; if there are too few, they have to.
-        each = len(gpus) // len(trainers) if len(trainers) > 1 else 0
-        if not each or "CUDA_VISIBLE_DEVICES" in distribution.env:
+        per_worker = len(gpus) // len(trainers) if len(trainers) > 1 else 0
+        if not per_worker or "CUDA_VISIBLE_DEVICES" in distribution.env:
             return None
-    if not each or task not in trainers:
+    if not per_worker or task not in trainers:
         return "-1"
-    if each * len(trainers) > len(gpus):
+    if per_worker * len(trainers) > len(gpus):
         raise ConfigurationError(
-            f"gpus_per_worker={each}: {len(trainers)} workers need {each * len(trainers)} GPUs, "
-            f"but this machine has {len(gpus)}. Use fewer workers, or launcher='ray' with a "
-            "cluster that has more."
+            f"gpus_per_worker={per_worker}: {len(trainers)} workers need "
+            f"{per_worker * len(trainers)} GPUs, but this machine has {len(gpus)}. "
+            "Use fewer workers, or launcher='ray' with a cluster that has more."
         )
-    start = trainers.index(task) * int(each)
-    return ",".join(gpus[start : start + int(each)])
+    start = trainers.index(task) * int(per_worker)
+    return ",".join(gpus[start : start + int(per_worker)])
 
 
 def _copy(read_end: int, target: int, name: str) -> None:
@@ -172,7 +174,8 @@ class Limits:
         """
         self._memory_mb = distribution.memory_mb_per_worker
         self._heartbeat_s = distribution.heartbeat_s
-        self._clock, self._usage_of = clock, usage_of
+        self._clock = clock
+        self._usage_of = usage_of
         self._seen = {task: _Seen(machine.Usage(), clock(), clock()) for task in workers}
         interval_s = min(_INTERVAL_S, (self._heartbeat_s or _LOOKS) / _LOOKS)
         self._interval_s = 0.0 if self._memory_mb else interval_s
@@ -190,7 +193,8 @@ class Limits:
                 seen = self._seen[task]
                 if _progressed(seen.usage, usage, now_s - seen.seen_s):
                     seen.alive_s = now_s
-                seen.usage, seen.seen_s = usage, now_s
+                seen.usage = usage
+                seen.seen_s = now_s
             elif self._heartbeat_s or self._memory_mb:
                 _logger.warning("heartbeat_s and memory_mb_per_worker need /proc: they are off")
                 self._heartbeat_s = self._memory_mb = None

@@ -90,7 +90,8 @@ def _sigterm_if_drained() -> Iterator[None]:
     import ray
 
     draining_nodes = internals.RAY_DRAINING_NODES.get()
-    node, over = ray.get_runtime_context().get_node_id(), threading.Event()
+    node = ray.get_runtime_context().get_node_id()
+    over = threading.Event()
 
     def watch() -> None:
         while not over.wait(_DRAIN_POLL_S):

@@ -28,7 +28,8 @@ _ENVIRONMENT = {
 _NO_COLORS = {"RAY_COLOR_PREFIX": "0"}  # in the log
 _AUTH_MODE = "RAY_AUTH_MODE"
 _CLIENT_PREFIX = "ray://"
-_ANSWER_S, _PLACEMENT_S = 20.0, 300.0
+_ANSWER_S = 20.0
+_PLACEMENT_S = 300.0
 
 _logger = logging.getLogger(__name__)
 

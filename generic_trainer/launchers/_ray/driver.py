@@ -50,11 +50,13 @@ def launch_on_ray(job: Job) -> None:
         timeout_s=distribution.timeout_s,
         heartbeat_s=None,
     )
-    options, ray = distribution.ray or RayOptions(), sys.modules.get("ray")
+    options = distribution.ray or RayOptions()
+    ray = sys.modules.get("ray")
     if options.address is None and ray is not None and ray.is_initialized():
         options = dataclasses.replace(options, address=ray.get_runtime_context().gcs_address)
     job = dataclasses.replace(job, distribution=dataclasses.replace(distribution, ray=options))
-    watched, engine = dataclasses.replace(job, distribution=driver), _DriverEngine(job, driver)
+    watched = dataclasses.replace(job, distribution=driver)
+    engine = _DriverEngine(job, driver)
     if not (options.address or "ray:").startswith("ray:"):  # else Ray aborts the process
         engine.subject += " (outside the cluster, give the address ray://HOST:10001)"
     supervise(watched, lambda _: engine)

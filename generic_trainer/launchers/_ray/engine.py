@@ -42,8 +42,10 @@ class RayEngine(Engine):
 
     def __init__(self, job: Job) -> None:
         """Makes the engine; the first attempt connects."""
-        self._job, self._distribution = job, job.distribution
-        self._connection, self._attempt = contextlib.ExitStack(), contextlib.ExitStack()
+        self._job = job
+        self._distribution = job.distribution
+        self._connection = contextlib.ExitStack()
+        self._attempt = contextlib.ExitStack()
         self._ray: Any = None
         self._pending: dict[Any, Task] = {}  # Ray's reference to a result → its task
         self._ends: list[WorkerEnd] = []
@@ -161,7 +163,8 @@ def placed(ray: Any, distribution: Distribution) -> Iterator[tuple[Any, int]]:
     """
     from ray.util import placement_group, remove_placement_group
 
-    fewest, bundle = distribution.min_processes, resources_per_worker(distribution)
+    fewest = distribution.min_processes
+    bundle = resources_per_worker(distribution)
     timeout_s = placement_timeout_s(distribution)
     tried: set[int] = set()
     # The second is asked late: at first it lacks what the attempt before has just given back.
@@ -192,7 +195,9 @@ def end_of_actor(task: Task, error: Exception) -> WorkerEnd:
     if isinstance(error, RayTaskError) or not isinstance(error, RayError):
         return WorkerEnd.of(error, task.name)
     if isinstance(error, OutOfMemoryError):
-        kind, message = Failure.MEMORY, "Ray stopped this worker: its node ran out of memory."
+        failure = Failure.MEMORY
+        message = "Ray stopped this worker: its node ran out of memory."
     else:
-        kind, message = Failure.LOST, "this worker was lost, with its process or its node."
-    return WorkerEnd(task=task.name, failure=kind, message=message, traceback=str(error))
+        failure = Failure.LOST
+        message = "this worker was lost, with its process or its node."
+    return WorkerEnd(task=task.name, failure=failure, message=message, traceback=str(error))

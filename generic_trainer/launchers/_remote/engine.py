@@ -102,8 +102,10 @@ class RemoteEngine(Engine):
             clock: returns the time in seconds.
             sleep: waits for a number of seconds.
         """
-        self._job, self._service = with_carried_environment(job), service
-        self._clock, self._sleep = clock, sleep
+        self._job = with_carried_environment(job)
+        self._service = service
+        self._clock = clock
+        self._sleep = sleep
         self._tasks = tasks(job.distribution)
         self._log = contextlib.ExitStack()
         self._has_answered = False
@@ -119,7 +121,8 @@ class RemoteEngine(Engine):
             ConfigurationError: workers could not see the pipeline root.
             ModuleFileError: the user's code cannot be read.
         """
-        launcher, run_dir = self._job.distribution.launcher, self._job.request.model_run_dir
+        launcher = self._job.distribution.launcher
+        run_dir = self._job.request.model_run_dir
         self._name = f"generic-trainer-{uuid.uuid4().hex[:10]}"
         self._label = f"{self._service.kind} {self._name}"
         self._folder = JobFolder(os.path.join(run_dir, f".{launcher}", self._name))
@@ -184,7 +187,7 @@ class RemoteEngine(Engine):
             )
         if status.phase == "expired":
             raise WorkerHangError(f"The {self._label} exceeded its time limit. {status.message}")
-        if stuck := {task: one for task, one in status.tasks.items() if one.phase == "stuck"}:
+        if stuck := {task: state for task, state in status.tasks.items() if state.phase == "stuck"}:
             raise ConfigurationError(
                 f"The workers cannot start: {_waits(stuck, len(stuck))}. {self._service.remedy}"
             )
@@ -254,10 +257,12 @@ class RemoteEngine(Engine):
 
     def _make(self) -> None:
         self._fence()
-        service, name, folder, chief = self._service, self._name, self._folder, self._tasks[0]
+        service = self._service
+        name = self._name
+        chief = self._tasks[0]
         self._may_exist = True  # before the request: it may be fulfilled and not answered
         try:
-            service.create(name, self._job.distribution, folder, self._digest)
+            service.create(name, self._job.distribution, self._folder, self._digest)
         except Exception as error:
             self._may_exist = not (isinstance(error, GenericTrainerError) or is_refusal(error))
             raise
@@ -291,7 +296,8 @@ class RemoteEngine(Engine):
         Raises:
             ConfigurationError: it has never answered, or never allowed this process to look.
         """
-        now_s, provider = self._clock(), self._service.provider
+        now_s = self._clock()
+        provider = self._service.provider
         if self._silent_since_s is None:
             self._silent_since_s = self._next_warning_s = now_s
         silent_s = now_s - self._silent_since_s
@@ -304,8 +310,12 @@ class RemoteEngine(Engine):
             ) from error
         if now_s >= self._next_warning_s:
             self._next_warning_s = now_s + max(silent_s, self._service.poll_s)
-            message = "%s does not answer; the %s may run and is waited for: %s"
-            _logger.warning(message, provider, self._label, error)
+            _logger.warning(
+                "%s does not answer; the %s may run and is waited for: %s",
+                provider,
+                self._label,
+                error,
+            )
 
     def _note_early(self, error: TooEarlyError) -> None:
         """Logs that the job is not accepted yet.
@@ -381,9 +391,11 @@ def _end_of(task: Task, status: TaskStatus, written: WorkerEnd | None) -> Worker
             "or use smaller batches or a smaller shuffle buffer."
         )
     elif code is None:
-        failure, message = Failure.LOST, f"was lost: {details or 'no reason is given'}."
+        failure = Failure.LOST
+        message = f"was lost: {details or 'no reason is given'}."
     else:
-        details, signal = f": {details}" if details else "", f" ({name})" if name else ""
+        details = f": {details}" if details else ""
+        signal = f" ({name})" if name else ""
         failure = failure_of_exit_code(code)
         message = f"exited with exit code {code}{signal} without reporting an error{details}."
     return WorkerEnd(
@@ -405,10 +417,10 @@ def _waits(known: Mapping[Task, TaskStatus], expected: int) -> str:
     for status in known.values():
         if status.phase in ("waiting", "stuck"):
             names.setdefault(status.details or "no reason is given", []).append(status.name)
-    reasons = [
-        f"{first} {f'and {len(others)} more wait' if others else 'waits'}: {details}"
-        for details, (first, *others) in names.items()
-    ]
+    reasons = []
+    for details, (first, *others) in names.items():
+        verb = f"and {len(others)} more wait" if others else "waits"
+        reasons.append(f"{first} {verb}: {details}")
     if missing := expected - len(known):
         reasons.append(f"{missing} of {expected} workers do not exist yet")
     return "; ".join(reasons)

@@ -30,7 +30,8 @@ class _FencedEngine(LocalEngine):
 
     def __init__(self, job: Job, *, folder: JobFolder) -> None:
         super().__init__(job)
-        self._job_folder, self._next_look_s = folder, 0.0
+        self._job_folder = folder
+        self._next_look_s = 0.0
 
     def check(self) -> None:
         super().check()

@@ -17,9 +17,10 @@ PROGRAM = "generic_trainer.launchers._remote.program"
 # Codes of HTTP that a later request may not meet: timeout, conflict, too many, cancelled.
 _TRANSIENT_CODES = (408, 409, 429, 499)
 
-# Seconds between two looks of a worker for the folder of its job, and those after whose deletion no
-# worker of that job writes any more.
-FENCE_POLL_S, FENCE_S = 5.0, 15.0
+# Seconds between two looks of a worker for the folder of its job.
+FENCE_POLL_S = 5.0
+# Seconds after the deletion of that folder until no worker of the job writes any more.
+FENCE_S = 15.0
 
 _LOG_RETRY_S = 1.0
 _LAST_LINES_S = 10.0
@@ -163,14 +164,16 @@ def shown_log(read: Callable[[], tuple[str, Iterator[str]]], prefix: str = "") -
     closes = threading.Event()
 
     def show() -> None:
-        shown, writer = 0, ""
+        shown = 0
+        writer = ""
         last = False
         while not last:
             last = closes.wait(_LOG_RETRY_S if shown else 0.1)
             with contextlib.suppress(Exception):  # the next turn tries again
-                found, lines = read()
-                if found != writer:
-                    shown, writer = 0, found
+                new_writer, lines = read()
+                if new_writer != writer:
+                    shown = 0
+                    writer = new_writer
                 for number, line in enumerate(lines):
                     if number >= shown:
                         sys.stdout.write(f"{prefix}{line}\n")
