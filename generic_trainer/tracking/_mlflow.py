@@ -11,8 +11,10 @@ from mlflow.entities import Param
 
 from generic_trainer.tracking._tracking import Metric
 
-# Limits of one request, and of a value.
-_MAX_METRICS, _MAX_PARAMS, _MAX_CHARACTERS = 1000, 100, 6000
+# Limits of one request.
+_MAX_METRICS = 1000
+_MAX_PARAMS = 100
+_MAX_CHARACTERS = 6000  # of a value
 _STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 
 
@@ -38,8 +40,8 @@ class MlflowTracker:
     def log_metrics(self, metrics: Sequence[Metric]) -> None:
         """Logs metrics by step."""
         values = [
-            MlflowMetric(_name(each.name), each.value, int(each.time_s * 1000), each.step)
-            for each in metrics
+            MlflowMetric(_name(metric.name), metric.value, int(metric.time_s * 1000), metric.step)
+            for metric in metrics
         ]
         for start in range(0, len(values), _MAX_METRICS):
             self._client.log_batch(self._run, metrics=values[start : start + _MAX_METRICS])

@@ -77,13 +77,15 @@ class Tracking(Options):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Tracking:
-        problems, known = [], trackers()
+        problems = []
+        known = trackers()
         if self.to not in known:
             got = f"{shown(self.to)}{did_you_mean(self.to, known)}"
             problems.append(f"to must be one of {sorted(known)}, got {got}")
         if self.to == "vertex" and (self.uri or "").split("/")[::2] != ["projects", "locations"]:
-            expected = 'uri must be "projects/PROJECT/locations/REGION"'
-            problems.append(f"{expected}, got {describe(self.uri)}")
+            problems.append(
+                f'uri must be "projects/PROJECT/locations/REGION", got {describe(self.uri)}'
+            )
         raise_problems(ConfigurationError, "Tracking", problems)
         return self
 
@@ -125,12 +127,12 @@ def parse_trackings(value: Any) -> tuple[Tracking, ...]:
 def trackings_to_json(value: Any) -> str | None:
     """Returns a JSON list that `parse_trackings` reads; None if there are no trackings."""
     trackings = parse_trackings(value)
-    return json.dumps([each.to_json() for each in trackings]) if trackings else None
+    return json.dumps([tracking.to_json() for tracking in trackings]) if trackings else None
 
 
 def trackers() -> dict[str, importlib.metadata.EntryPoint]:
     """Returns name → entry point of the installed trackers."""
-    return {each.name: each for each in importlib.metadata.entry_points(group=GROUP)}
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
 
 
 class Tracker(Protocol):
@@ -172,7 +174,8 @@ def by_step(metrics: Iterable[Metric]) -> Iterator[tuple[int, dict[str, float]]]
     last: dict[str, tuple[int, int]] = {}  # metric → its latest fit and step
     for metric in metrics:
         fit, step = last.get(metric.name, (0, -1))
-        last[metric.name] = key = fit + (metric.step <= step), metric.step
+        key = (fit + (metric.step <= step), metric.step)
+        last[metric.name] = key
         rows.setdefault(key, {})[metric.name] = metric.value
     yield from ((key[1], rows[key]) for key in sorted(rows))
 
@@ -182,7 +185,8 @@ class _Outcome:
 
     def __init__(self) -> None:
         self.is_over = threading.Event()
-        self.status, self.error = "killed", ""
+        self.status = "killed"
+        self.error = ""
         self.report: ValidationReport | None = None
 
 
@@ -197,7 +201,8 @@ def track(job: Job, trackings: Sequence[Tracking]) -> Iterator[_Outcome]:
         job: the run.
         trackings: its trackers.
     """
-    outcome, followers = _Outcome(), []
+    outcome = _Outcome()
+    followers = []
     for tracking in trackings:
         try:
             follower = _Follower(job, tracking, outcome)
@@ -225,7 +230,9 @@ class _Follower(threading.Thread):
     def __init__(self, job: Job, tracking: Tracking, outcome: _Outcome) -> None:
         # A daemon: a service that does not answer must not keep the process from exiting.
         super().__init__(name=f"tracking.{tracking.to}", daemon=True)
-        self._request, self._tracking, self._outcome = job.request, tracking, outcome
+        self._request = job.request
+        self._tracking = tracking
+        self._outcome = outcome
         # Here, because user code in this process may change its configuration later.
         self._params = params_of(job)
         # Not in the thread: packages imported by two threads at once may be incomplete in both.
@@ -247,16 +254,23 @@ class _Follower(threading.Thread):
             _warn(self._tracking, error)
 
     def _send(self) -> None:
-        request, tracking, outcome = self._request, self._tracking, self._outcome
+        request = self._request
+        tracking = self._tracking
+        outcome = self._outcome
         tracker: Tracker = self._make_tracker()
         model_run = request.model_run_dir
         own = os.path.join(request.scratch_dir, self.name) if is_remote(model_run) else model_run
         os.makedirs(own, exist_ok=True)
-        name, experiment = tracking.run or _name_of(request), tracking.experiment
-        tracker.start(name=name, uri=tracking.uri, experiment=experiment, directory=own)
+        tracker.start(
+            name=tracking.run or _name_of(request),
+            uri=tracking.uri,
+            experiment=tracking.experiment,
+            directory=own,
+        )
         try:
             tracker.log_params(self._params)
-            scalars, is_over = ScalarReader(model_run), False
+            scalars = ScalarReader(model_run)
+            is_over = False
             while not is_over:
                 is_over = outcome.is_over.wait(_PAUSE_S if own == model_run else _REMOTE_PAUSE_S)
                 if metrics := scalars.read():
@@ -270,7 +284,8 @@ class _Follower(threading.Thread):
             copy_tree(own, os.path.join(model_run, self.name))
 
     def _send_results(self, tracker: Tracker) -> None:
-        request, report = self._request, self._outcome.report
+        request = self._request
+        report = self._outcome.report
         if self._outcome.error:
             tracker.log_params({"error": self._outcome.error})
         paths = [os.path.join(request.model_run_dir, name) for name in _FILES]

@@ -24,7 +24,8 @@ class VertexTracker:
         experiment = _id(experiment)
         aiplatform.init(project=project, location=region, experiment=experiment)
         board = aiplatform.Experiment(experiment).get_backing_tensorboard_resource()
-        self._has_tensorboard, self._last = board is not None, dict[str, float]()
+        self._has_tensorboard = board is not None
+        self._last: dict[str, float] = {}
         self._run = aiplatform.ExperimentRun.create(_id(name), experiment=experiment)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
