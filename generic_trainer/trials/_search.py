@@ -33,7 +33,8 @@ class Search:
 
     def __init__(self, settings: ExperimentSettings, tuned: Mapping[str, Any]) -> None:
         fixed = {name: Constant(value) for name, value in tuned.items()}
-        self._settings, searcher = settings, settings.searcher
+        self._settings = settings
+        searcher = settings.searcher
         self._ranges = {**settings.hyperparameters, **fixed}
         self._points = [*grid(self._ranges)] if searcher.name == "grid" else None
         make = ALGORITHMS[searcher.name]
@@ -56,7 +57,8 @@ class Search:
 
     def trial(self, number: int) -> TrialRun:
         """Returns a trial; the first one is number 1."""
-        settings, index = self._settings, number - 1
+        settings = self._settings
+        index = number - 1
         seed = settings.reproducibility.experiment_seed + index
         hparams = self._points[index] if self._points else sample(self._ranges, seed)
         return TrialRun(number, settings.raw, hparams, seed, settings.resources.slots_per_trial)
