@@ -119,7 +119,9 @@ def _column(rows: list[Any], name: str, tensor: Tensor) -> np.ndarray:
     if any(row[key].WhichOneof("kind") != kind for row in rows):
         raise ValueError(f"{key} is not a {kind} in every row")
     dims = [None] if tensor.shape is None else tensor.shape
-    shape = [-1 if dim is None else dim for dim in dims[:1] and [len(rows), *dims[1:]]]
+    if dims:
+        dims = [len(rows), *dims[1:]]
+    shape = [-1 if dim is None else dim for dim in dims]
     dtype = object if kind == "bytes_list" else None
     # Lists of different lengths raise a ValueError, and so do several rows for a scalar.
     array = np.stack([np.array(list(getattr(row[key], kind).value), dtype) for row in rows])

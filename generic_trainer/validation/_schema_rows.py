@@ -275,8 +275,8 @@ class SchemaRows:
 
     def _row(self, name: str, lists: Mapping[str, Sequence[Any]], what: str) -> ProbeRow:
         example = copy.deepcopy(self.base)
-        for feature, values in lists.items():
-            into = getattr(example.features.feature[feature], LISTS[self.features[feature].dtype])
+        for key, values in lists.items():
+            into = getattr(example.features.feature[key], LISTS[self.features[key].dtype])
             # An empty list is there all the same: without this, the feature would have no kind, and
             # the row would test a missing feature instead.
             into.SetInParent()

@@ -433,7 +433,7 @@ def troubles(
     waiting = [range(start, min(start + _MAX_BATCH, len(rows))) for start in starts][::-1]
     while waiting and budget.left_s > 0:
         part = waiting.pop()
-        examples_with_trouble = None  # unknown: half of the rows may fit the seconds, or not raise
+        in_part = None  # unknown: half of the rows may fit the seconds, or not raise
         if budget.allows(len(part)):
             with budget.charged():
                 inputs = to_inputs([rows[index] for index in part])
@@ -442,14 +442,12 @@ def troubles(
             except Exception as error:
                 raised = Trouble(part[0], "error", reason_of(error))
                 size = len(part)
-                examples_with_trouble = [raised] if len(part) == 1 else None
+                in_part = [raised] if len(part) == 1 else None
             else:
-                examples_with_trouble = (
-                    None if outputs is None else _in_outputs(outputs, part, ignored)
-                )
-        if examples_with_trouble is not None:
-            has_trouble = has_trouble or bool(examples_with_trouble)
-            yield from examples_with_trouble
+                in_part = None if outputs is None else _in_outputs(outputs, part, ignored)
+        if in_part is not None:
+            has_trouble = has_trouble or bool(in_part)
+            yield from in_part
         elif len(part) > 1:
             middle = len(part) // 2
             waiting += [part[middle:], part[:middle]]

@@ -116,8 +116,10 @@ def _metrics(config: Any) -> Iterator[Finding]:
             except Exception as error:
                 judge = warn if is_elsewhere(error, metric) else fail
                 message = f"metric {metric.class_name!r} cannot be made: {reason_of(error)[:300]}"
-                remedy = "use a class of tfma.metrics or tf.keras.metrics, with arguments as JSON, "
-                remedy += "or of a module that the Evaluator can import"
+                remedy = (
+                    "use a class of tfma.metrics or tf.keras.metrics, with arguments as JSON, "
+                    "or of a module that the Evaluator can import"
+                )
                 yield judge(message, remedy)
 
 
@@ -128,15 +130,19 @@ def is_elsewhere(error: Exception, metric: Any) -> bool:
 
 def _thresholds(config: Any) -> Iterator[Finding]:
     if not any(_has_threshold(spec) for spec in config.metrics_specs):
-        message = "no metric has a threshold: the Evaluator never writes a blessing, and a Pusher "
-        message += "that waits for one never pushes"
+        message = (
+            "no metric has a threshold: the Evaluator never writes a blessing, and a Pusher "
+            "that waits for one never pushes"
+        )
         remedy = "add threshold { value_threshold { lower_bound { value: ... } } } to a metric"
         yield warn(message, remedy)
     for spec in config.metrics_specs:
         computed = {name for metric in spec.metrics for name in _names_of(metric)}
         if computed and (others := sorted(set(spec.thresholds) - computed)):
-            message = f"thresholds for {others}, and the metrics here are {sorted(computed)}"
-            message += ": unless the model itself computes them, the Evaluator blesses no model"
+            message = (
+                f"thresholds for {others}, and the metrics here are {sorted(computed)}"
+                ": unless the model itself computes them, the Evaluator blesses no model"
+            )
             remedy = "name a computed metric, or put the threshold into the metric's own entry"
             yield warn(message, remedy)
         for metric in spec.metrics:
@@ -144,8 +150,10 @@ def _thresholds(config: Any) -> Iterator[Finding]:
             threshold = metric.threshold
             has_change = threshold.HasField("change_threshold")
             if has_change and not threshold.change_threshold.direction:
-                message = f"{subject}: change_threshold has no direction, which TFMA refuses after "
-                message += "it has evaluated"
+                message = (
+                    f"{subject}: change_threshold has no direction, which TFMA refuses after "
+                    "it has evaluated"
+                )
                 yield fail(message, "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER")
             bounds = threshold.value_threshold
             both = bounds.HasField("lower_bound") and bounds.HasField("upper_bound")
@@ -154,8 +162,9 @@ def _thresholds(config: Any) -> Iterator[Finding]:
             if both and lower > upper:
                 message = (
                     f"{subject}: lower_bound {lower:g} is above upper_bound {upper:g}, so that "
+                    "no model is blessed"
                 )
-                yield fail(f"{message}no model is blessed", "exchange the bounds")
+                yield fail(message, "exchange the bounds")
 
 
 def _names_of(metric: Any) -> list[str]:

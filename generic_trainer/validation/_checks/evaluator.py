@@ -53,8 +53,10 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
             words = [word.decode(errors="replace") for word in domains.get(key, ())]
             is_raw = preprocessed is not None and key not in preprocessed
             if words and value not in words and is_raw:
-                problem = f"slicing_specs: the domain of {key!r} does not have {value!r}"
-                problem += f"{did_you_mean(value, words)}, so that TFMA leaves the slice out"
+                problem = (
+                    f"slicing_specs: the domain of {key!r} does not have {value!r}"
+                    f"{did_you_mean(value, words)}, so that TFMA leaves the slice out"
+                )
                 yield fail(problem, f"the domain is {', '.join(words[:12])}")
 
 
@@ -100,10 +102,15 @@ def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
         feature = feature_of(key, features)
         subject = f"input {key!r} of signature {name!r}"
         if feature not in features:
-            message = f"{subject} is not a feature: TFMA feeds inputs by name, and would pass "
-            message += "serialized examples instead"
-            remedy = "name it like the feature, or evaluate a signature that takes serialized "
-            yield fail(message, f"{remedy}examples (model_specs.signature_name)")
+            message = (
+                f"{subject} is not a feature: TFMA feeds inputs by name, and would pass "
+                "serialized examples instead"
+            )
+            remedy = (
+                "name it like the feature, or evaluate a signature that takes serialized "
+                "examples (model_specs.signature_name)"
+            )
+            yield fail(message, remedy)
         elif features[feature] not in ("", tensor.dtype.name):
             message = f"{subject} is {tensor}, the feature is {features[feature]}"
             yield fail(message, "cast inside the signature: TFMA does not cast")
@@ -124,7 +131,7 @@ def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
 def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
     outputs = list(model.signatures[name].outputs)
     metrics_specs = model.eval_config.metrics_specs
-    for key in sorted({key for spec in metrics_specs for key in spec.output_names}):
+    for key in sorted({key for metrics in metrics_specs for key in metrics.output_names}):
         if key not in outputs and key not in spec.label_keys:
             message = f"metrics_specs.output_names has {key!r}; signature {name!r} has {outputs}"
             yield fail(message, "name an output, or leave output_names out if there is one")
@@ -265,9 +272,11 @@ def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
             least = np.nanmin(values)
             greatest = np.nanmax(values)
             if greatest > 1 or least < 0:
-                message = f"{', '.join(wanting)} takes probabilities, output {key!r} has values "
-                message += f"from {least:.3g} to {greatest:.3g}: TFMA silently counts those below "
-                message += "0 as 0, and those above 1 as 1"
+                message = (
+                    f"{', '.join(wanting)} takes probabilities, output {key!r} has values "
+                    f"from {least:.3g} to {greatest:.3g}: TFMA silently counts those below "
+                    "0 as 0, and those above 1 as 1"
+                )
                 remedy = "evaluate a signature that applies the sigmoid"
                 yield warn(message, remedy, may_be_meant=True)
 

@@ -49,19 +49,26 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
             continue
         read = signature.features
         if read and seen.keys().isdisjoint(read):
-            message = f"signature {name!r} reads {', '.join(sorted(read))}"
-            message += f", of which none of the {rows} first examples has any"
+            message = (
+                f"signature {name!r} reads {', '.join(sorted(read))}"
+                f", of which none of the {rows} first examples has any"
+            )
             yield warn(message, "give the contract raw examples, or set examples_transformed")
         for key, feature in sorted(read.items()):
             dtypes = seen.get(key, set())
             if others := ", ".join(sorted(dtypes - {feature.dtype})):
-                message = f"signature {name!r} parses feature {key!r} as {feature.dtype}, "
-                message += f"the examples have {others}: a batch with such a row raises an error"
+                message = (
+                    f"signature {name!r} parses feature {key!r} as {feature.dtype}, "
+                    f"the examples have {others}: a batch with such a row raises an error"
+                )
                 yield fail(message, "parse the dtype of the examples, and cast in the signature")
             elif feature.is_required and not dtypes and key not in model.label_keys:
-                message = f"signature {name!r} needs feature {key!r}, which none of the {rows} "
+                message = (
+                    f"signature {name!r} needs feature {key!r}, which none of the {rows} first "
+                    "examples has"
+                )
                 remedy = "name it as the examples do, or give the FixedLenFeature a default_value"
-                yield fail(f"{message}first examples has", remedy)
+                yield fail(message, remedy)
 
 
 def _parses_inside(model: ModelUnderTest) -> bool:
@@ -78,8 +85,10 @@ def _parsed(
     read = signature.features
     for key in sorted(read.keys() - known.keys() - seen):
         near = did_you_mean(key, known.keys() - read.keys())
-        message = f"signature {name!r} reads feature {key!r}, which the schema does not have{near}"
-        message += ": its default silently takes the place of values, or parsing fails"
+        message = (
+            f"signature {name!r} reads feature {key!r}, which the schema does not have{near}"
+            ": its default silently takes the place of values, or parsing fails"
+        )
         yield warn(message, "name it as the schema does, or add it to the schema")
     sizes = {feature.name: _values_of(feature) for feature in features_in_use(model.schema)}
     for key in sorted(read.keys() & known.keys() - seen):
@@ -91,8 +100,11 @@ def _parsed(
             yield fail(message, remedy)
         if known[key] not in ("", feature.dtype):
             message = f"{subject} {feature.dtype}, in the schema it is {known[key]}"
-            remedy = "parse the schema's dtype, and cast in the signature: every row that has the "
-            yield fail(message, f"{remedy}feature raises an error")
+            remedy = (
+                "parse the schema's dtype, and cast in the signature: every row that has the "
+                "feature raises an error"
+            )
+            yield fail(message, remedy)
 
 
 def _values_of(feature: Any) -> int | None:
@@ -165,10 +177,14 @@ def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
         if sha256_of_file(ours) == sha256_of_file(theirs):
             yield note(f"assets/{name} is the transform graph's")
         else:
-            message = f"assets/{name} has {_size(ours)}, the transform graph's has {_size(theirs)}"
-            message += ": the model looks words up in another table than the examples' indices have"
-            remedy = "export with the transform graph of this run (fn_args.transform_graph_path), "
-            remedy += "into a directory without files of an earlier run"
+            message = (
+                f"assets/{name} has {_size(ours)}, the transform graph's has {_size(theirs)}"
+                ": the model looks words up in another table than the examples' indices have"
+            )
+            remedy = (
+                "export with the transform graph of this run (fn_args.transform_graph_path), "
+                "into a directory without files of an earlier run"
+            )
             yield fail(message, remedy, may_be_meant=True)
 
 

@@ -209,10 +209,15 @@ def fingerprint(model: ModelUnderTest) -> Iterator[Finding]:
         names[1:1] = _HASHES
     changed = [name for name in names if getattr(stored, name) != getattr(computed, name)]
     if changed:
-        message = f"{', '.join(changed)} differ from fingerprint.pb: files were edited, damaged or "
-        message += "mixed with those of another model after the export"
-        remedy = "publish the export as it was written; if it was edited on purpose, delete "
-        yield fail(message, f"{remedy}fingerprint.pb")
+        message = (
+            f"{', '.join(changed)} differ from fingerprint.pb: files were edited, damaged or "
+            "mixed with those of another model after the export"
+        )
+        remedy = (
+            "publish the export as it was written; if it was edited on purpose, delete "
+            "fingerprint.pb"
+        )
+        yield fail(message, remedy)
 
 
 @check(after="compiled_functions", needs=("serve_tag",), decided_by="code")
@@ -277,8 +282,10 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: a learning rate of 1,000, and every weight is NaN after ten steps.
     """
-    remedy = "if training diverged: look at the loss, lower the learning rate, clip gradients, and "
-    remedy += "look for NaN in the examples"
+    remedy = (
+        "if training diverged: look at the loss, lower the learning rate, clip gradients, and "
+        "look for NaN in the examples"
+    )
     yield from _nan_constants(model, remedy)
     if _VARIABLES_INDEX not in model.files:
         raise Skip("the model has no variables")

@@ -118,8 +118,10 @@ def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
         elif find_op(op) is not None:
             loaded = " or ".join(name for name, why in libraries.items() if not why)
             message = f"{op} is an op of {loaded}, which every consumer has to load"
-            remedy = "install it beside BulkInferrer and Evaluator, and build it into TF Serving; "
-            remedy += f"if all of them have it, set ServingContract(allowed_ops=({op!r},))"
+            remedy = (
+                "install it beside BulkInferrer and Evaluator, and build it into TF Serving; "
+                f"if all of them have it, set ServingContract(allowed_ops=({op!r},))"
+            )
             yield warn(f"{message}: {listed(nodes)}", remedy)
         else:
             module = library_of(op) or "its_module"
@@ -291,10 +293,14 @@ def devices(model: ModelUnderTest) -> Iterator[Finding]:
     foreign = [node for node in nodes if _FOREIGN.search(node.proto.device)]
     pinned = [n for n in nodes if _ACCELERATOR.search(n.proto.device) and n not in foreign]
     waits = "feed the signature's inputs to the ops behind the queue of the training"
-    alone = "export on the chief outside strategy.run, or with "
-    alone += "generic_trainer.training.export_model, which leaves collectives out"
-    outside = "export outside the strategy's scope, or with "
-    outside += "generic_trainer.training.export_model, which clears the devices"
+    alone = (
+        "export on the chief outside strategy.run, or with "
+        "generic_trainer.training.export_model, which leaves collectives out"
+    )
+    outside = (
+        "export outside the strategy's scope, or with "
+        "generic_trainer.training.export_model, which clears the devices"
+    )
     portable = "export with layers that run on both, such as keras.layers.LSTM, not CuDNNLSTM"
     free = "leave tf.device out of the exported function: BulkInferrer has no soft placement"
     for judge, problem, culprits, remedy in (
@@ -324,8 +330,8 @@ def _without_kernel(model: ModelUnderTest) -> list[Node]:
     served = [node for node in model.nodes if node.served and node.op not in model.foreign_ops]
     lacking = set()
     for op in {node.op for node in served}:
-        devices = {kernel.device_type for kernel in find_kernels(op).kernel}
-        if not devices & {"CPU", "DEFAULT"}:
+        kinds = {kernel.device_type for kernel in find_kernels(op).kernel}
+        if not kinds & {"CPU", "DEFAULT"}:
             lacking.add(op)
     return [node for node in served if node.op in lacking]
 

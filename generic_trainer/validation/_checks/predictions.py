@@ -100,8 +100,10 @@ def _why_not_scored(
     elif not alone and _is_of_any_row(model, name, feed, error):
         yield judge(f"{message}; no request can be answered", _ANY_ROW_REMEDY)
     elif feed.real:
-        remedy = "let the signature parse the examples: names, dtypes, default_value of optional "
-        yield judge(message, f"{remedy}ones")
+        remedy = (
+            "let the signature parse the examples: names, dtypes, default_value of optional ones"
+        )
+        yield judge(message, remedy)
     else:
         if alone and feed.is_coherent:
             with contextlib.suppress(Exception):  # together they may not be scored
@@ -219,8 +221,11 @@ def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in several.items():
         if all(map(_constant, scored.batch.values())):
             message = f"signature {name!r} gives the same outputs for {scored.feed.rows} examples"
-            remedy = "see whether the features reach the model (names, vocabulary, scaling), and "
-            yield warn(message, f"{remedy}whether it was trained")
+            remedy = (
+                "see whether the features reach the model (names, vocabulary, scaling), and "
+                "whether it was trained"
+            )
+            yield warn(message, remedy)
 
 
 def _constant(output: np.ndarray) -> bool:
@@ -241,8 +246,10 @@ def outputs_utf8(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in model.scored(served=True).items():
         for key, output in sorted(scored.batch.items()):
             if output.dtype == object and not key.endswith("_bytes") and not _is_utf8(output):
-                message = f"signature {name!r}: output {key!r} holds bytes that are not UTF-8; the "
-                message += "responses of TF Serving by REST are not JSON"
+                message = (
+                    f"signature {name!r}: output {key!r} holds bytes that are not UTF-8; the "
+                    "responses of TF Serving by REST are not JSON"
+                )
                 yield warn(message, f"call the output {key + '_bytes'!r}, or use gRPC alone")
 
 
@@ -268,8 +275,10 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
         signature = model.signatures[name]
         remedy = "call the model with training=False: dropout or a random op is live"
         if signature.assigned and not any(map(_RANDOM.match, signature.ops)):
-            remedy = "keep no state from call to call: export without stateful=True, or make the "
-            remedy += "state an input"
+            remedy = (
+                "keep no state from call to call: export without stateful=True, or make the "
+                "state an input"
+            )
         for key in sorted(scored.batch):
             changed, certain = scored.varies(key)
             if changed:
@@ -362,10 +371,11 @@ def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> I
         changed, _ = _scoring.difference(actual, numbers.astype(actual.dtype))
         if changed:
             message = f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}"
-            remedy = "this is another model than the published one, or this TensorFlow computes it "
-            yield fail(
-                message, f"{remedy}differently: compare files and versions with the manifest"
+            remedy = (
+                "this is another model than the published one, or this TensorFlow computes it "
+                "differently: compare files and versions with the manifest"
             )
+            yield fail(message, remedy)
     yield note(f"{len(rows['examples'])} golden examples give the published outputs")
 
 

@@ -113,8 +113,10 @@ def _without(
     others = [
         ProbeRow(without(example, optional), f"without {sorted(optional)}") for example in examples
     ]
-    remedy = "parse it as VarLenFeature or with a default_value that scores; "
-    remedy += "if it is always there, set presence.min_fraction: 1 in the schema"
+    remedy = (
+        "parse it as VarLenFeature or with a default_value that scores; "
+        "if it is always there, set presence.min_fraction: 1 in the schema"
+    )
     fatal = ("error",) if model.contract.matches_rows is False else ("error", "NaN")
     rows = [*alone, *others] if keys else []
     findings = list(_findings(model, name, usual, rows, remedy, fatal))
@@ -150,8 +152,10 @@ def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if model.schema is None:
         raise Skip("the contract names no schema")
-    remedy = "the schema allows this row, so that production may send it: let the model take it, "
-    remedy += "or narrow the schema"
+    remedy = (
+        "the schema allows this row, so that production may send it: let the model take it, "
+        "or narrow the schema"
+    )
     yield from _of_made_up(model, SchemaRows.allowed, remedy)
 
 
@@ -172,14 +176,17 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
                 message = f"signature {name!r} with an empty batch: {reason_of(error)}"
                 remedy = (
                     "replace fixed sizes by ones that follow the batch, and -1 in a reshape by "
+                    "a known size"
                 )
-                yield warn(message, f"{remedy}a known size")
+                yield warn(message, remedy)
             else:
                 yield note(f"signature {name!r} took an empty batch")
     if model.schema is None:
         raise Skip("the contract names no schema")
-    remedy = "a request with this row fails, and a batch with it as a whole: let the model take "
-    remedy += "it, or declare a domain in the schema that ExampleValidator enforces"
+    remedy = (
+        "a request with this row fails, and a batch with it as a whole: let the model take "
+        "it, or declare a domain in the schema that ExampleValidator enforces"
+    )
     yield from _of_made_up(model, SchemaRows.unforeseen, remedy, is_certain=False)
 
 
@@ -196,8 +203,10 @@ def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip("the contract names no statistics of raw examples")
     # In a row with lists one value may be the length of another, and cannot be changed alone.
     is_certain = not any(seen.lengths[1] > 1 for seen in model.observed.values())
-    remedy = "examples beyond the first ones have this value: let the model take it, or keep it "
-    remedy += "out of the data by a domain in the schema"
+    remedy = (
+        "examples beyond the first ones have this value: let the model take it, or keep it "
+        "out of the data by a domain in the schema"
+    )
     yield from _of_made_up(model, SchemaRows.in_statistics, remedy, is_certain=is_certain)
 
 

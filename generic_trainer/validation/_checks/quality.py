@@ -49,8 +49,10 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
             model.facts.update(predictions_fact(label, labels, answers))
             model.facts[f"eval_{metric}"] = value
             model.facts[f"constant_{metric}"] = constant
-            text = f"{metric.replace('_', ' ')} {value:.4g} on {count} eval examples, "
-            text += f"{constant:.4g} if each answer is {answer}"
+            text = (
+                f"{metric.replace('_', ' ')} {value:.4g} on {count} eval examples, "
+                f"{constant:.4g} if each answer is {answer}"
+            )
             model.facts["quality"] = text
             is_worse = value < constant if metric == "accuracy" else value > constant
             is_clear = is_worse and count >= _ENOUGH

@@ -65,8 +65,10 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
     except Exception as error:
         reasons = dict.fromkeys(filter(None, (model.load_error, reason_of(error))))
         message = f"tf.saved_model.load raises {'; in a session: '.join(reasons)}"
-        remedy = "track every variable, table and asset as an attribute of the exported object, "
-        remedy += "and copy whole files: consumers load them without your code, from elsewhere"
+        remedy = (
+            "track every variable, table and asset as an attribute of the exported object, "
+            "and copy whole files: consumers load them without your code, from elsewhere"
+        )
         yield fail(message, remedy)
         return
     message = f"only a session can load the model; tf.saved_model.load raises {model.load_error}"
@@ -320,8 +322,10 @@ def _compare_with_session(
             continue  # signature_tensors reports it
         changed, certain = difference(value, scores.batch[key])
         if changed and certain and not scores.varies(key)[0]:
-            remedy = "the two loaders restored different values: "
-            remedy += "export again with generic_trainer.training.export_model"
+            remedy = (
+                "the two loaders restored different values: "
+                "export again with generic_trainer.training.export_model"
+            )
             yield judge(f"{subject}: a session gives {changed} from Python", remedy)
 
 
@@ -335,8 +339,9 @@ def _why_session_fails(
     message = f"signature {name!r} fails in a tf.compat.v1.Session: {reason_of(error)}"
     remedy = (
         "BulkInferrer and TF Serving run it so: look at devices, fixed batch sizes, and tables "
+        "that nothing initialises"
     )
-    return message, f"{remedy}that nothing initialises"
+    return message, remedy
 
 
 def _untracked(model: ModelUnderTest, running: Any, name: str) -> str:

@@ -36,8 +36,11 @@ def signatures_exist(model: ModelUnderTest) -> Iterator[Finding]:
     model.facts["signatures"] = list(model.signatures)
     if not model.signatures:
         message = "the model has no signature (__saved_model_init_op does not count)"
-        remedy = "pass signatures={'serving_default': ...} to the save call, "
-        yield fail(message, f"{remedy}or use generic_trainer.training.export_model")
+        remedy = (
+            "pass signatures={'serving_default': ...} to the save call, "
+            "or use generic_trainer.training.export_model"
+        )
+        yield fail(message, remedy)
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -125,9 +128,11 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
     ]:
         return
     for name, signature in signatures.items():
-        message = f"signature {name!r} takes {described(signature.inputs)}, not one string[None]"
         callers = "InfraValidator" if signature.is_serialized else "BulkInferrer and InfraValidator"
-        message += f"; {callers} cannot call it"
+        message = (
+            f"signature {name!r} takes {described(signature.inputs)}, not one string[None]; "
+            f"{callers} cannot call it"
+        )
         if inferred and not signature.is_serialized:
             yield fail(message, _SERIALIZED_REMEDY, may_be_meant=True)
         elif model.contract.signatures:  # the contract names those that the consumers use
@@ -175,8 +180,11 @@ def _unbatched(model: ModelUnderTest, kind: str, remedy: str) -> Iterator[Findin
     for name, signature in model.serving_signatures.items():
         for its_kind, key, tensor in signature.tensors:
             if its_kind == kind and not tensor.is_batched:
-                message = f"signature {name!r}: the first dimension of {kind} {key!r} should be "
-                yield model.per_row(f"{message}None, found {tensor}", remedy)
+                message = (
+                    f"signature {name!r}: the first dimension of {kind} {key!r} should be None, "
+                    f"found {tensor}"
+                )
+                yield model.per_row(message, remedy)
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -252,8 +260,10 @@ def signature_methods(model: ModelUnderTest) -> Iterator[Finding]:
         for problem in _method_problems(signature):
             method = signature.proto.method_name
             message = f"signature {name!r} has the method {method!r}: {problem}"
-            remedy = "build it with predict_signature_def, classification_signature_def or "
-            remedy += "regression_signature_def of tf.compat.v1.saved_model"
+            remedy = (
+                "build it with predict_signature_def, classification_signature_def or "
+                "regression_signature_def of tf.compat.v1.saved_model"
+            )
             yield judge(f"{message}; BulkInferrer and TF Serving refuse it", remedy)
 
 
