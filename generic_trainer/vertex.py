@@ -149,8 +149,11 @@ def distribution_of(custom_config: Mapping[str, Any] | None) -> Distribution:
     pools = [dict(pool) for pool in job["job_spec"]["worker_pool_specs"]]
     counts = [pool.pop("replica_count", 1) for pool in pools] + [0, 0]
     if config.get(LABELS_KEY):
-        message = "%r is ignored, as by TFX: the labels of a custom job are %r['labels']."
-        _logger.warning(message, LABELS_KEY, TRAINING_ARGS_KEY)
+        _logger.warning(
+            "%r is ignored, as by TFX: the labels of a custom job are %r['labels'].",
+            LABELS_KEY,
+            TRAINING_ARGS_KEY,
+        )
     return Distribution(
         launcher="vertex",
         num_workers=counts[1] if counts[2] else 1 + counts[1],

@@ -91,8 +91,10 @@ class Table:
         """
         if name not in self.columns:
             near = did_you_mean(name, self.columns)
-            message = f"{self.path}: no column {name!r}{near}; the columns are {[*self.columns]}"
-            raise DataError(message, path=self.path)
+            raise DataError(
+                f"{self.path}: no column {name!r}{near}; the columns are {[*self.columns]}",
+                path=self.path,
+            )
         if name in self.empty:
             raise empty_label(name, str(self.empty[name]))
 
@@ -126,8 +128,10 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
     first, *others = sheets.values()
     for sheet in others:
         if sheet.names != first.names:
-            message = f"{sheet.path}: expected the columns {first.names}, found {sheet.names}"
-            raise DataError(message, path=sheet.path)
+            raise DataError(
+                f"{sheet.path}: expected the columns {first.names}, found {sheet.names}",
+                path=sheet.path,
+            )
     columns: dict[str, type] = {}
     problems: list[str] = []
     empty: dict[str, EmptyCells] = {}

@@ -63,8 +63,9 @@ def read_sheet(path: str) -> Sheet:
     try:
         text = read_text(path, functools.partial(decoded, path))
     except (OSError, ValueError) as error:
-        message = f"{path} cannot be read as text in UTF-8, UTF-16 or cp1252: {error}"
-        raise DataError(message, path=path) from error
+        raise DataError(
+            f"{path} cannot be read as text in UTF-8, UTF-16 or cp1252: {error}", path=path
+        ) from error
     return sheet_of_text(path, text)
 
 

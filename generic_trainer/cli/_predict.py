@@ -136,8 +136,9 @@ def _parsed(text: str, name: str) -> list[tuple[int, Any]]:
         try:
             parsed += [(number, parse_json(line))] if line.strip() else []
         except ValueError as error:
-            message = f"{name}, line {number}: expected a JSON object: {error}"
-            raise DataError(message, path=name) from error
+            raise DataError(
+                f"{name}, line {number}: expected a JSON object: {error}", path=name
+            ) from error
     return parsed
 
 

@@ -83,8 +83,10 @@ def profile_of(table: Table, label: str) -> Profile:
     columns = {kind: names for kind, names in columns.items() if names}
     if not columns:
         left_out = " ".join(remarks)
-        message = f"{table.path}: no column is left to predict {label!r} from. {left_out}"
-        raise DataError(message, path=table.path)
+        raise DataError(
+            f"{table.path}: no column is left to predict {label!r} from. {left_out}",
+            path=table.path,
+        )
     rows = len(cells[label])
     batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
     return Profile(label, task, classes, columns, remarks, batch_size, rows)
@@ -94,8 +96,11 @@ def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[st
     distinct = set(cells)
     kind = table.columns[label]
     if len(distinct) < 2:
-        message = f"column {label!r} is the label, but has the value {cells[0]!r} in every row"
-        raise DataError(message, path=table.path, feature=label)
+        raise DataError(
+            f"column {label!r} is the label, but has the value {cells[0]!r} in every row",
+            path=table.path,
+            feature=label,
+        )
     classes: list[str | int] = []
     if kind is str:
         most = min(_MOST_CLASSES, len(cells) // _ROWS_PER_CLASS)

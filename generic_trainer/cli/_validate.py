@@ -292,5 +292,6 @@ def show_report(report: ValidationReport, options: argparse.Namespace) -> None:
             try:
                 file.write_text(text, encoding="utf-8")
             except OSError as error:
-                message = f"--html: {file} cannot be written: {error.strerror}"
-                raise ConfigurationError(message, path=str(file)) from error
+                raise ConfigurationError(
+                    f"--html: {file} cannot be written: {error.strerror}", path=str(file)
+                ) from error

@@ -242,8 +242,11 @@ class _Reader:
                 reason = str(error)
         if columns is not None and columns.num_rows:
             place = "memory" if columns.store.in_memory else "disk"
-            what = f"{columns.num_rows:,} examples of {_place_of(files)}, from {place}"
-            note(read=f"{what}, in batches of {size}", reader_batch_size=size)
+            note(
+                read=f"{columns.num_rows:,} examples of {_place_of(files)}, from {place}, "
+                f"in batches of {size}",
+                reader_batch_size=size,
+            )
             order = choose_order(columns, options, in_cluster=in_cluster)
             return column_dataset(columns, parser, order, options, seed)
         _logger.info("Streaming %s: %s", _files_text(files), reason or "they are empty")

@@ -158,8 +158,10 @@ def experiment_config(fn_args: Any, module_file: str | None) -> Mapping[str, Any
         )
     if given is not config and (ignored := config.keys() & ExperimentSettings.model_fields):
         names = ", ".join(sorted(ignored))
-        text = f"custom_config has {names} beside experiment_config: move that into the latter"
-        raise ConfigurationError(text, path=path)
+        raise ConfigurationError(
+            f"custom_config has {names} beside experiment_config: move that into the latter",
+            path=path,
+        )
     return given
 
 

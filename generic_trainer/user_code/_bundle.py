@@ -72,8 +72,9 @@ def bundle_function(
     """
     module, _, function = dotted.rpartition(".")
     if not module or not all(part.isidentifier() for part in dotted.split(".")):
-        expected = 'run_fn must be written "package.module.function"'
-        raise ModuleFileError(f"{expected}, found {dotted!r}.")
+        raise ModuleFileError(
+            f'run_fn must be written "package.module.function", found {dotted!r}.'
+        )
     top = module.partition(".")[0]
     if top == "__main__":
         raise ModuleFileError(
@@ -167,9 +168,10 @@ def _check_definition(
     ]
     wrong = _collect.wrong_definition(tree, function) if function == "run_fn" else None
     if wrong is not None:
-        expected = "expected a function that takes one argument, run_fn(fn_args)"
-        actual = f"run_fn({ast.unparse(wrong.args)})"
-        problems.append(f"line {wrong.lineno}: {expected}; found {actual}.")
+        problems.append(
+            f"line {wrong.lineno}: expected a function that takes one argument, run_fn(fn_args); "
+            f"found run_fn({ast.unparse(wrong.args)})."
+        )
     raise_problems(ModuleFileError, path, problems, path=path)
     if function in names or any(_makes(node, function) for node in ast.walk(tree)):
         return

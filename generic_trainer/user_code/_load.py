@@ -96,8 +96,12 @@ def _is_taken(name: str, code: UserCode) -> bool:
     installed = installed_at(name)
     if installed is None or name == top_level(code.module):
         return True
-    message = "Module %r beside %r gives way to the installed one (%s); rename it to use yours."
-    _logger.warning(message, name, code.module, installed)
+    _logger.warning(
+        "Module %r beside %r gives way to the installed one (%s); rename it to use yours.",
+        name,
+        code.module,
+        installed,
+    )
     return False
 
 
@@ -178,8 +182,9 @@ def call_user_function(function: Callable[..., Any], fn_args: Any, code: UserCod
     except (Exception, SystemExit) as error:
         name = getattr(function, "user_function", code.function)
         files = {path_of_module(module) for module in loaded_modules()}
-        message = f"{name} of module {code.module!r} failed.\n{quote_error(error, code, files)}"
-        raise TrainingError(message) from error
+        raise TrainingError(
+            f"{name} of module {code.module!r} failed.\n{quote_error(error, code, files)}"
+        ) from error
 
 
 def checked_function(module: ModuleType, name: str, *arguments: str) -> Callable[..., Any]:

@@ -170,9 +170,10 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
             self._server = self._start_server()
             return start()
         except (ConfigurationError, ConnectionError) as error:
-            needs = f"it needs a TensorFlow that {sys.executable} can import"
-            message = f"the process that checks models did not start; {needs}. Its last words:"
-            raise ConfigurationError(f"{message}\n{self._last_words(0)}") from error
+            raise ConfigurationError(
+                "the process that checks models did not start; it needs a TensorFlow that "
+                f"{sys.executable} can import. Its last words:\n{self._last_words(0)}"
+            ) from error
 
     def _listen(self, partial: PartialReport, events: Connection) -> bool:
         """Takes the events of a process; returns False if it is silent for too long.
@@ -315,8 +316,9 @@ class PartialReport:
         """
         name = self.checking
         if name is None or name in self.done:
-            message = f"the checks on {self.model_dir} could not run: {reason}\n{last_words}"
-            raise ConfigurationError(message)
+            raise ConfigurationError(
+                f"the checks on {self.model_dir} could not run: {reason}\n{last_words}"
+            )
         status: Status = "warn" if self.is_advisory else "fail"
         message = f"{reason}. Last words: {last_words[-600:] or 'none'}"
         remedy = "a model that takes down the process that loads it does so to a consumer too"

@@ -329,6 +329,7 @@ class ServingContract(Options):
             plain = parse_yaml(Path(path).read_text(encoding="utf-8"))
             text = json.dumps({} if plain is None else plain, default=str)
         except (OSError, TypeError, ValueError) as error:
-            message = f"contract {file} cannot be read: {error}"
-            raise ConfigurationError(message, path=file) from error
+            raise ConfigurationError(
+                f"contract {file} cannot be read: {error}", path=file
+            ) from error
         return cls.from_json(text, f"contract {file}", path=file)

@@ -166,8 +166,10 @@ class ValidationReport:
             _described(report.facts)
             predictions_of(report.facts)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            expected = "Expected what ValidationReport.to_json has written"
-            raise DataError(f"{expected}, but got {shown(text)} ({reason_of(error)}).") from error
+            raise DataError(
+                "Expected what ValidationReport.to_json has written, but got "
+                f"{shown(text)} ({reason_of(error)})."
+            ) from error
         return report
 
     def to_html(self, run: str = "") -> str:

@@ -41,8 +41,9 @@ class ServedModel:
         try:
             signatures = self._model.signatures
         except Exception as error:  # of TensorFlow, protobuf, or of a model without {serve}
-            message = f"{model_dir} is not a SavedModel for serving: {reason_of(error)}"
-            raise DataError(message, path=model_dir) from error
+            raise DataError(
+                f"{model_dir} is not a SavedModel for serving: {reason_of(error)}", path=model_dir
+            ) from error
         name = signature or (next(iter(signatures)) if len(signatures) == 1 else _DEFAULT)
         if name not in signatures:
             raise ConfigurationError(
@@ -88,8 +89,9 @@ class ServedModel:
             try:
                 parts.append(call(self._model.loaded.signatures[self._name], feed.inputs))
             except Exception as error:  # whatever an op of the model raises
-                message = f"the model fails for {places[start]} and the next: {reason_of(error)}"
-                raise DataError(message) from error
+                raise DataError(
+                    f"the model fails for {places[start]} and the next: {reason_of(error)}"
+                ) from error
             for name, output in parts[-1].items():
                 if output.shape[:1] != (feed.rows,):
                     raise DataError(

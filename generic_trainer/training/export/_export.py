@@ -251,8 +251,11 @@ def named_outputs(outputs: Any, output_name: str, names: Any = None) -> dict[str
         for name, value in named.items()
         if not isinstance(value, tf.Tensor) or value.shape.rank == 0
     ]
-    remedy = "the model's outputs cannot be served (change them with postprocess=)"
-    raise_problems(ExportError, remedy, problems)
+    raise_problems(
+        ExportError,
+        "the model's outputs cannot be served (change them with postprocess=)",
+        problems,
+    )
     return named
 
 

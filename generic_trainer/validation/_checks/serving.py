@@ -106,8 +106,9 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
     try:
         from tensorflow_serving.apis import prediction_log_pb2
     except ImportError:
-        needed = "the package tensorflow-serving-api, which reads the requests, is missing"
-        raise Skip(needed) from None
+        raise Skip(
+            "the package tensorflow-serving-api, which reads the requests, is missing"
+        ) from None
     file = str(model.directory / _WARMUP_FILE)
     if not (model.directory / _WARMUP_FILE).stat().st_size:
         raise Skip(f"nothing to test: {_WARMUP_FILE} has no request")
