@@ -7,6 +7,7 @@ truncated between two records reads as a shorter file without an error. But the 
 complete file are the length of its content (RFC 1952, section 2.3.1, ISIZE).
 """
 
+import datetime
 import functools
 import gzip
 import logging
@@ -215,7 +216,8 @@ def load_columns(
         store = Store(layout.arrays, directory, plan.budget.memory_bytes // _VOCABULARY_SHARE)
         sizes_of_files = np.zeros([len(files), 2], np.int64)
         columns = Columns(layout, store, len(files), [], plan.expected.column_bytes)
-        next_log_s = time.monotonic() + _PROGRESS_INTERVAL_S
+        start_s = time.monotonic()
+        next_log_s = start_s + _PROGRESS_INTERVAL_S
         try:
             for numbers, sizes, arrays, spoiled in _blocks(records, parser, layout, threads):
                 if spoiled:
@@ -225,8 +227,7 @@ def load_columns(
                 np.add.at(sizes_of_files, numbers, sizes)
                 if time.monotonic() > next_log_s:
                     next_log_s = time.monotonic() + _PROGRESS_INTERVAL_S
-                    done = columns.num_rows, plan.expected.num_examples
-                    _logger.info("Reading examples: %s of about %s", *map("{:,}".format, done))
+                    _log_progress(columns.num_rows, plan, time.monotonic() - start_s)
                 _keep_room(store, plan)
             check_whole(files, sizes_of_files[:, 1])
             remember_counts(files, sizes_of_files[:, 0])
@@ -244,6 +245,13 @@ def load_columns(
         except BaseException:
             store.close()
             raise
+
+
+def _log_progress(rows: int, plan: ReadPlan, seconds: float) -> None:
+    total = plan.expected.num_examples
+    left_s = seconds * max(0, total - rows) / max(1, rows)
+    left = datetime.timedelta(seconds=round(left_s))
+    _logger.info("Reading examples: %s of about %s, about %s left", f"{rows:,}", f"{total:,}", left)
 
 
 def _block_rows(record_bytes: int) -> int:

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def test_columns_are_not_copied_to_be_iterated(tmp_path: Path) -> None:
     assert own_bytes() - before < width * rows * 4 / 2
 
 
-def test_a_first_pass_logs_how_far_it_is_and_counts(
+def test_a_first_pass_logs_how_far_it_is_and_the_time_left_and_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "generic_trainer")
@@ -107,7 +108,8 @@ def test_a_first_pass_logs_how_far_it_is_and_counts(
     monkeypatch.delattr(_loading, "_count")
     pattern = write_files(tmp_path, [numbered(0, 40), numbered(40, 45)])
     dataset_of(pattern, num_epochs=None)
-    assert "Reading examples: 45 of about " in caplog.text
+    logged = r"Reading examples: 45 of about \d+, about \d+:\d\d:\d\d left$"
+    assert re.search(logged, caplog.text, re.MULTILINE)
     assert count_examples(pattern) == 45
 
 
