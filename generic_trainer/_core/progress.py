@@ -179,7 +179,7 @@ class Progress:
     before_step: str = _STARTUP
 
     @property
-    def goodput(self) -> dict[str, float]:
+    def time_shares(self) -> dict[str, float]:
         """The shares of `spent_s` in their sum; empty if no steps are known."""
         whole_s, is_known = sum(self.spent_s.values()), self.spent_s[_PRODUCTIVE] > 0
         return {name: round(s / whole_s, 4) for name, s in self.spent_s.items() if is_known}

@@ -162,7 +162,7 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
     data = list(progress.data)
     for folder, source in progress.sources.items():
         data = [message.replace(folder, source) for message in data]
-    spent = sorted(progress.goodput.items(), key=lambda part: -part[1])
+    spent = sorted(progress.time_shares.items(), key=lambda part: -part[1])
     facts = [
         ("Workers", workers if len(progress.tasks) > 1 else ""),
         ("Restarts", "\n".join(progress.restarts)),

@@ -87,7 +87,7 @@ def check_export(
     report = checker.validate(model, contract)
     kept_in = request.rejected_export_dir if kept is None else exported
     report = _moved(report, request.model_dir if report.passed else kept_in)
-    write_report(report, request)
+    report = write_report(report, request)
     for warning in report.warnings:
         _logger.warning("%s: %s → %s", warning.name, warning.message, warning.remedy)
     require_passed(report, subject)
@@ -137,18 +137,25 @@ def publish(request: TrainingRequest, exported: str, report: ValidationReport) -
     return report
 
 
-def write_report(report: ValidationReport, request: TrainingRequest) -> None:
-    """Writes a report into the ModelRun, with the course of the run and the failing examples."""
+def write_report(report: ValidationReport, request: TrainingRequest) -> ValidationReport:
+    """Writes a report into the ModelRun, with the course of the run and the failing examples.
+
+    Returns:
+        The report, with what the time of the run went into among its facts: `time_shares`, and of
+        these `goodput`, that of the steps which the model has kept. Both are absent if no steps
+        are known.
+    """
     run = ""
     with store.only_logged("The report omits the course of the run"):  # damaged files, for example
         progress = ProgressReader(request.model_run_dir).look()
         run = run_sections(request, progress)
-        if progress.goodput:
-            facts = {**report.facts, "goodput": progress.goodput}
-            report = dataclasses.replace(report, facts=facts)
+        if shares := progress.time_shares:
+            goodput = {"time_shares": shares, "goodput": shares["productive_training"]}
+            report = dataclasses.replace(report, facts={**report.facts, **goodput})
     for name, text in {**report.files, REPORT_FILE: report.to_html(run)}.items():
         with files.gfile().GFile(os.path.join(request.model_run_dir, name), "w") as file:
             file.write(text)
+    return report
 
 
 def _moved(report: ValidationReport, exported: str, **facts: Any) -> ValidationReport:
@@ -236,7 +243,8 @@ def publish_from(
         report: the outcome of the checks.
 
     Returns:
-        The report, with the run that trained the model as the fact `trained_in`.
+        The report, with the run that trained the model as the fact `trained_in`, and the goodput
+        of that run.
 
     Raises:
         ExportError: it cannot be published.
@@ -249,7 +257,7 @@ def publish_from(
             if name == store.RUN_FILE or is_report_file(name):
                 files.gfile().remove(os.path.join(kept.directory, name))
         files.move_aside(kept.directory, request.model_run_dir)
-        write_report(report, request)
+        report = write_report(report, request)
         files.delete_tree(kept.directory)
     failed = dataclasses.replace(request, model_run_dir=kept.directory)
     for key in kept.run_keys:

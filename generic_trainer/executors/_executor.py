@@ -25,7 +25,7 @@ from generic_trainer.validation import ValidationReport
 _BLESSED_FILE = "INFRA_BLESSED"
 _BLESSED_PROPERTY = "blessed"
 
-_REPORTED_FACTS = ("size_bytes", "latency_ms")
+_REPORTED_FACTS = ("size_bytes", "latency_ms", "goodput")
 _NAMED_FACTS = {"manifest_sha256", "trained_in"}
 
 
@@ -95,10 +95,11 @@ def record_outputs(
     """Describes the published model in its artifact, and blesses it.
 
     The Model's custom properties are `validation` (the report's verdict), `manifest_sha256`,
-    `size_bytes`, `latency_ms`, and the last value of each scalar in the event files of the
-    ModelRun, under its TensorBoard name. `trained_in` is what was kept of the failed run that
-    trained the model, where this one did not. The InfraBlessing, where the pipeline has that
-    output, is the one that Pusher accepts.
+    `size_bytes`, `latency_ms`, `goodput` (the share of the run's time that went into steps which
+    the model has kept, from 0 to 1; absent if no steps are known), and the last value of each
+    scalar in the event files of the ModelRun, under its TensorBoard name. `trained_in` is what was
+    kept of the failed run that trained the model, where this one did not. The InfraBlessing, where
+    the pipeline has that output, is the one that Pusher accepts.
 
     Args:
         output_dict: output name → artifacts.

@@ -91,7 +91,7 @@ def test_time_of_a_training_is_divided_by_what_it_went_into(tmp_path: Path) -> N
     with recording(str(tmp_path), "run") as log:
         for line in lines[:2]:
             log.write(**line)
-        assert ProgressReader(str(tmp_path)).look().goodput == {}
+        assert ProgressReader(str(tmp_path)).look().time_shares == {}
         for line in lines[2:]:
             log.write(**line)
     progress = ProgressReader(str(tmp_path)).look()
@@ -104,4 +104,4 @@ def test_time_of_a_training_is_divided_by_what_it_went_into(tmp_path: Path) -> N
         "infrastructure_recovery_from_disruption": 14.0,
         "other": 10.0,
     }
-    assert progress.goodput["productive_training"] == 0.4296
+    assert progress.time_shares["productive_training"] == 0.4296

@@ -151,9 +151,11 @@ def test_report_states_what_the_time_went_into(tmp_path: Path) -> None:
         log.write(at=1000.0, phase="training")
         log.write(at=1010.0, step=1)
         log.write(at=1040.0, step=31)
-    write_report(ValidationReport("model", ()), request_in(tmp_path, model_run_dir=str(run_dir)))
-    goodput = json.loads((run_dir / "report.json").read_text())["facts"]["goodput"]
-    assert {name: share for name, share in goodput.items() if share} == {
+    request = request_in(tmp_path, model_run_dir=str(run_dir))
+    facts = write_report(ValidationReport("model", ()), request).facts
+    assert json.loads((run_dir / "report.json").read_text())["facts"] == facts
+    assert facts["goodput"] == 0.75
+    assert {name: share for name, share in facts["time_shares"].items() if share} == {
         "productive_training": 0.75, "program_startup": 0.25,
     }  # fmt: skip
     assert "training 75%, starting 25%" in (run_dir / "report.html").read_text()

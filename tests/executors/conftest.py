@@ -11,6 +11,15 @@ from tests import helpers
 
 PLAIN = "def run_fn(fn_args):\n    export(fn_args.serving_model_dir)\n"
 
+# For `helpers.run_fn`: a training that lasts until its steps are seen.
+FITS = """
+    import time
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rests = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(0.3))
+    model.fit(tf.ones([8, 2]), tf.ones([8, 1]), epochs=5, callbacks=[rests], verbose=0)
+"""
+
 
 class Node:
     """Runs module files on the same examples, by default in the same output directories.

@@ -18,7 +18,7 @@ from tfx.utils import import_utils, name_utils
 from generic_trainer.errors import ModelValidationError
 from generic_trainer.executors import GenericTrainerExecutor
 from tests import helpers
-from tests.executors.conftest import PLAIN, Node
+from tests.executors.conftest import FITS, PLAIN, Node
 from tests.processes import tf_config
 
 # Exports twice, and leaves scalars as trainers of TensorFlow 2 and of TensorFlow 1 do.
@@ -81,6 +81,14 @@ def test_scalars_become_properties_of_the_model(finished: Node) -> None:
     assert finished.model.get_float_custom_property("steps_per_s") == 8.0
     assert finished.model.get_string_custom_property("train/broken") == "nan"
     assert not finished.model.has_custom_property("train/weights")
+
+
+def test_the_measured_goodput_becomes_a_property_of_the_model(finished: Node, node: Node) -> None:
+    node.run(helpers.run_fn(FITS))
+    facts = node.report()["facts"]
+    assert node.model.get_float_custom_property("goodput") == facts["goodput"]
+    assert 0 < facts["goodput"] == facts["time_shares"]["productive_training"] < 1
+    assert not finished.model.has_custom_property("goodput")  # it has no steps to count
 
 
 def test_what_is_published_has_files_of_its_own(node: Node) -> None:

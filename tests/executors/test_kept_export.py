@@ -1,5 +1,6 @@
 """A run that fails its last check has not trained in vain."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,10 @@ import pytest
 from generic_trainer import ServingContract
 from generic_trainer.errors import ModelValidationError
 from tests import helpers
-from tests.executors.conftest import Node
+from tests.executors.conftest import FITS, Node
 
 # Counts its trainings in a file, and writes a metric.
-COUNTS = helpers.run_fn("""
+COUNTS = helpers.run_fn(f"""{FITS}
     fn_args.custom_config["units"].append("changed by run_fn")
     with open(fn_args.custom_config["counter"], "a") as file:
         file.write("trained ")
@@ -40,6 +41,7 @@ def test_a_corrected_contract_publishes_what_was_trained(
 ) -> None:
     _, first = fail(node, 1, "predict")
     assert "changed by run_fn" not in (first / "run.json").read_text()
+    goodput = json.loads((first / "report.json").read_text())["facts"]["goodput"]
     message, _ = fail(node, 2, "classify")
     assert f"The export in {first}, which this run checked instead of training" in message
     run(node, 3)
@@ -48,10 +50,10 @@ def test_a_corrected_contract_publishes_what_was_trained(
     assert node.names("model") == ["Format-Serving", "Format-TFMA"]
     assert node.model.get_string_custom_property("trained_in") == str(first)
     assert node.model.get_float_custom_property("train/loss") == 0.25
+    assert node.model.get_float_custom_property("goodput") == goodput > 0
     assert "trained, as the log says" in helpers.kept_log(node.outputs)
-    written = {"live.html", "progress-run.jsonl", "report.html", "report.json", "train"}
-    # A training of a moment has nothing to say in a file of its own.
-    assert {*node.names("model_run")} - {"progress-chief.jsonl"} == {*written, "training.log"}
+    written = {"live.html", "report.html", "report.json", "train", "training.log"}
+    assert {*node.names("model_run")} == {*written, "progress-chief.jsonl", "progress-run.jsonl"}
     report = (node.path("model_run") / "report.html").read_text()
     assert "<figcaption>loss" in report  # of the other's training
     assert not first.exists()

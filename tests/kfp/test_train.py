@@ -131,6 +131,7 @@ def test_the_executor_gets_a_model_that_passed_its_metrics_and_its_report(
     assert metadata["framework"] == "TensorFlow"
     assert metadata["checks_pass"] > 30
     assert len(metadata["manifest_sha256"]) == 64
+    assert 0 < metadata["goodput"] < 1
     assert (outputs / "model" / "saved_model.pb").is_file()
     assert cli.main(["validate", str(outputs / "model")]) == 0
     assert {"loss", "val_loss", "mae", "val_mae"} <= artifacts["metrics"]["metadata"].keys()

@@ -113,6 +113,7 @@ def test_the_keras_trial_knows_digits(trained: Any) -> None:
     [trial] = keras.trials
     assert accuracy == pytest.approx(trial["best"], abs=1e-3)
     assert keras.artifact.get_float_custom_property("trials/1/validation/val_accuracy") > 0.9
+    assert 0 < keras.artifact.get_float_custom_property("goodput") < 1
 
 
 def test_the_better_tensorflow_trial_is_published(trained: Any) -> None:
