@@ -24,7 +24,7 @@ def export_features(
     input_fn: Callable[..., Any],
     folder: str,
     fn_args: Any,
-    remedy: str = "Define build_serving_input_receiver_fns in the EstimatorTrial.",
+    remedy: str = "define build_serving_input_receiver_fns in the EstimatorTrial.",
 ) -> None:
     """Publishes an export for the features that an input function gives.
 
@@ -36,7 +36,10 @@ def export_features(
         input_fn: is called as for an evaluation.
         folder: an empty one, to write to on the way.
         fn_args: the argument of `run_fn`.
-        remedy: what to do where that fails.
+        remedy: what to do if the features cannot be served.
+
+    Raises:
+        ExportError: no model can be served for the features.
     """
     try:
         receiver = _receiver_of(estimator, input_fn, fn_args)
@@ -44,7 +47,9 @@ def export_features(
     except Exception as error:  # of the user's model function, without labels
         raise ExportError(
             "No serving input receiver functions are defined, and no model can be served for the "
-            f"features of the validation data. {remedy} Found: {type(error).__name__}: {error}"
+            "features of the validation data. The model function must return predictions in the "
+            f"mode PREDICT, where it gets no labels. If it does, {remedy} "
+            f"Found: {type(error).__name__}: {error}"
         ) from error
     copy_tree(tf.compat.as_str(export), fn_args.serving_model_dir)
     name_default_signature(fn_args.serving_model_dir)

@@ -125,7 +125,7 @@ def _publish(experiment: Experiment, pipeline: Pipeline) -> None:
     match experiment.export_strategies:
         case []:
             folder = os.path.join(estimator.model_dir, "export", "features")
-            remedy = "Give the Experiment export_strategies=[FinalExporter(name, receiver_fn)]."
+            remedy = "give the Experiment export_strategies=[FinalExporter(name, receiver_fn)]."
             export_features(estimator, experiment.eval_input_fn, folder, pipeline, remedy)
         case [exporter]:
             tf_estimator.copy_newest_export(estimator, exporter, pipeline.serving_model_dir)

@@ -43,7 +43,7 @@ def test_training_data_that_ends(open_trial, records):
 
 
 def test_nothing_to_publish(run_experiment):
-    with pytest.raises(ExportError, match="Define build_serving_input_receiver_fns"):
+    with pytest.raises(ExportError, match=r"mode PREDICT.* define build_serving_input"):
         run_experiment(NoPredictions, config(1))
 
 
