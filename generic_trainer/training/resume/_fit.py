@@ -58,6 +58,7 @@ from generic_trainer.training.resume._clocks import now
 from generic_trainer.training.resume._draws import Draws
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint, fitting
 from generic_trainer.training.resume._not_finite import NanWatch
+from generic_trainer.training.resume._position import Position
 from generic_trainer.training.resume._randomness import Unsaved, shared_variables
 from generic_trainer.training.resume._reader import (
     data_differ,
@@ -78,37 +79,6 @@ _logger = logging.getLogger(__name__)
 
 # Directory of checkpoints → the callback of a fit in this process that has begun and not ended.
 _begun: dict[str, Resume] = {}
-
-
-@dataclasses.dataclass
-class _Position:
-    """How far `fit` is; the metadata of its checkpoints.
-
-    Attributes:
-        lengths: the batches of each epoch that has ended.
-        batches: batches of the current epoch that are done.
-        consumed: batches taken from the iterator in use; more than `batches` if it serves several
-            epochs.
-        done: whether `fit` has ended.
-        stopped: whether a callback has ended training after this batch.
-        epochs: that `fit` was to train; None until it has ended.
-        first: the epoch that `fit` began with, as Keras counts.
-        streams: whether the examples were streamed, which is an order of its own.
-    """
-
-    lengths: list[int] = dataclasses.field(default_factory=list)
-    batches: int = 0
-    consumed: int = 0
-    done: bool = False
-    stopped: bool = False
-    epochs: int | None = None
-    first: int = 0
-    streams: bool = False
-
-    @property
-    def steps(self) -> int:
-        """Batches that are done in all epochs."""
-        return sum(self.lengths) + self.batches
 
 
 class _OfEitherKeras(tf.keras.callbacks.Callback):
@@ -156,8 +126,8 @@ class Resume(_OfEitherKeras):
         self._others: list[Any] = []  # of the same fit, once it has begun an epoch
         self._still_s = 0.0  # for the last checkpoint
         self._resources, self._muting = contextlib.ExitStack(), contextlib.ExitStack()
-        self._position = _Position()
-        self._goal: _Position | None = None  # at which a replay ends
+        self._position = Position()
+        self._goal: Position | None = None  # at which a replay ends
         self._iterator: Any = None  # of the current epoch
         self._function: Any = None  # of a step
         self._is_made_anew = False  # by a callback, since the fit began
@@ -291,7 +261,7 @@ class Resume(_OfEitherKeras):
     def _begin_replay(self, saved: SavedCheckpoint) -> None:
         self._path = saved.path
         with fitting(saved.path):
-            self._goal = goal = _Position(**saved.metadata)
+            self._goal = goal = Position(**saved.metadata)
             self._state.read_weights(saved.path)  # layers compute constants from them
             self._draws.restore(self._state.saved.get("draws"))
         if goal.epochs not in (None, self.params["epochs"]):
@@ -407,7 +377,7 @@ class Resume(_OfEitherKeras):
                     self._logs = logs_like(logs, self._state.saved["logs"])
         return self._logs
 
-    def _end_replay(self, goal: _Position) -> None:
+    def _end_replay(self, goal: Position) -> None:
         consumed = self._position.consumed
         self._position, self._goal = goal, None
         self._muting.close()

@@ -24,6 +24,7 @@ from generic_trainer._core.progress import note
 from generic_trainer.errors import TrainingError, WorkerLostError
 from generic_trainer.training.distributed import DataParallelStrategy, rank
 from generic_trainer.training.resume._culprits import find_culprits, listed, noted_layers, without
+from generic_trainer.training.resume._position import Position
 from generic_trainer.training.resume._randomness import random_state, set_random_state
 from generic_trainer.training.resume._state import ModelState
 
@@ -68,7 +69,7 @@ class NanWatch:
             if gfile().exists(self._path):  # rows may have to be left out later, too
                 self._until = math.inf if self._on_nan == "skip" else int(read_whole(self._path))
 
-    def look(self, logs: Any, position: Any, *, at_weights: bool = False) -> bool:
+    def look(self, logs: Any, position: Position, *, at_weights: bool = False) -> bool:
         """Looks at the loss, if the last look was long enough ago, or at the weights.
 
         Returns:
@@ -119,7 +120,7 @@ class NanWatch:
             and int(tf.convert_to_tensor(self._model.steps_per_execution)) == 1
         )
 
-    def step(self, function: Callable[[Any], Any], iterator: Any, position: Any) -> Any:
+    def step(self, function: Callable[[Any], Any], iterator: Any, position: Position) -> Any:
         """Returns the logs of Keras's function for a step from a position.
 
         Raises:

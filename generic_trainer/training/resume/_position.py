@@ -1,0 +1,36 @@
+"""How far a fit is, which a checkpoint has beside the variables."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class Position:
+    """How far `fit` is; the metadata of its checkpoints.
+
+    Attributes:
+        lengths: the batches of each epoch that has ended.
+        batches: batches of the current epoch that are done.
+        consumed: batches taken from the iterator in use; more than `batches` if it serves several
+            epochs.
+        done: whether `fit` has ended.
+        stopped: whether a callback has ended training after this batch.
+        epochs: that `fit` was to train; None until it has ended.
+        first: the epoch that `fit` began with, as Keras counts.
+        streams: whether the examples were streamed, which is an order of its own.
+    """
+
+    lengths: list[int] = dataclasses.field(default_factory=list)
+    batches: int = 0
+    consumed: int = 0
+    done: bool = False
+    stopped: bool = False
+    epochs: int | None = None
+    first: int = 0
+    streams: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Batches that are done in all epochs."""
+        return sum(self.lengths) + self.batches
