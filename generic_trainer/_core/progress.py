@@ -28,7 +28,8 @@ from generic_trainer._core.event_files import last_scalars
 from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
 from generic_trainer._core.texts import is_number
 
-_PREFIX, _SUFFIX = "progress-", ".jsonl"
+_PREFIX = "progress-"
+_SUFFIX = ".jsonl"
 # An object store cannot append a line: the whole file is written again, at most this often.
 _REMOTE_EVERY_S = 10.0
 # Samples closer together than this are too noisy to compute a speed from.
@@ -37,9 +38,13 @@ _LATEST = 10  # speeds from which the time left is estimated
 
 # What the time of a training goes into. The names are those of Google's ml-goodput-measurement, as
 # far as that has one.
-_PRODUCTIVE, _STARTUP, _EVALUATION = "productive_training", "program_startup", "evaluation"
-_SAVING, _WASTED = "unproductive_checkpoint_save_time", "wasted_progress_from_disruption"
-_RECOVERY, _OTHER = "infrastructure_recovery_from_disruption", "other"
+_PRODUCTIVE = "productive_training"
+_STARTUP = "program_startup"
+_EVALUATION = "evaluation"
+_SAVING = "unproductive_checkpoint_save_time"
+_WASTED = "wasted_progress_from_disruption"
+_RECOVERY = "infrastructure_recovery_from_disruption"
+_OTHER = "other"
 # And in words for readers.
 GOODPUT_PARTS = {
     _PRODUCTIVE: "training",
@@ -181,8 +186,11 @@ class Progress:
     @property
     def time_shares(self) -> dict[str, float]:
         """The shares of `spent_s` in their sum; empty if no steps are known."""
-        whole_s, is_known = sum(self.spent_s.values()), self.spent_s[_PRODUCTIVE] > 0
-        return {name: round(s / whole_s, 4) for name, s in self.spent_s.items() if is_known}
+        whole_s = sum(self.spent_s.values())
+        is_known = self.spent_s[_PRODUCTIVE] > 0
+        return {
+            name: round(spent_s / whole_s, 4) for name, spent_s in self.spent_s.items() if is_known
+        }
 
     @property
     def left_s(self) -> float | None:
@@ -208,7 +216,7 @@ class ProgressReader:
         Damaged lines, and those of other releases, are left out.
         """
         names = gfile().listdir(self._folder) if gfile().isdir(self._folder) else []
-        own = sorted(n for n in names if n.startswith(_PREFIX) and n.endswith(_SUFFIX))
+        own = sorted(name for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX))
         lines = [line for name in own for line in self._new_lines(name)]
         for line in sorted(lines, key=lambda line: float(line["at"])):
             with contextlib.suppress(ArithmeticError, AttributeError, TypeError, ValueError):
@@ -220,13 +228,16 @@ class ProgressReader:
         """Adds the speed of steps."""
         if not is_number(line.get("step")):
             return
-        progress, (at_s, before) = self._progress, self._mark
-        seconds, done = line["at"] - at_s, line["step"] - before
+        progress = self._progress
+        at_s, before = self._mark
+        seconds = line["at"] - at_s
+        done = line["step"] - before
         if 0 <= seconds < _LEAST_S and done >= 0:
             return
         self._mark = line["at"], line["step"]
         if done > 0 and math.isfinite(seconds):
-            since_s, speed = line["at"] - progress.started_s, done / seconds
+            since_s = line["at"] - progress.started_s
+            speed = done / seconds
             progress.steps_per_s.append((since_s, speed))
             if progress.batch_size:
                 progress.examples_per_s.append((since_s, speed * progress.batch_size))
@@ -238,9 +249,9 @@ class ProgressReader:
             text: bytes = file.read()
         text = text[: text.rfind(b"\n") + 1]  # an incomplete line is read by a later call
         self._read[name] = start + len(text)
-        for each in text.splitlines():
+        for raw in text.splitlines():
             with contextlib.suppress(ValueError, RecursionError):
-                line = json.loads(each)
+                line = json.loads(raw)
                 if isinstance(line, dict) and is_number(line.get("at")):
                     yield line
 
@@ -253,7 +264,9 @@ def last_metrics(run_dir: str) -> dict[str, float]:
 
 def _spend(progress: Progress, line: dict[str, Any], at: float) -> None:
     """Adds the time since the last event to what it went into, if this line has another event."""
-    spent_s, phase, done = progress.spent_s, line.get("phase"), progress.step
+    spent_s = progress.spent_s
+    phase = line.get("phase")
+    done = progress.step
 
     def move(seconds: float, goal: str) -> None:
         spent_s[_PRODUCTIVE] -= seconds
@@ -269,7 +282,8 @@ def _spend(progress: Progress, line: dict[str, Any], at: float) -> None:
     elif progress.phase == "validating" and phase == "training":
         goal = _EVALUATION
     elif line.get("step", done) != done or phase == "validating":
-        goal, progress.before_step = progress.before_step, _PRODUCTIVE
+        goal = progress.before_step
+        progress.before_step = _PRODUCTIVE
     elif phase == "checks":
         goal = _OTHER  # the export, for example
     else:
