@@ -23,14 +23,17 @@ from generic_trainer.validation import html_templates
 
 # The place of the curves within a chart, in the units of its SVG, beside ticks and values.
 _LEFT, _TOP, _WIDTH, _HEIGHT = 52, 22, 420, 130
-_MOST_POINTS, _MOST_CHARTS = 150, 12
+_MOST_POINTS = 150
+_MOST_CHARTS = 12
 _LATEST = 5  # speeds that the displayed one is the mean of
 _MOST_LINES = 2  # of a chart: that of the training, and that of the validation
 _VALIDATION = ("val_", "validation_", "evaluation_", "eval_")
 _DUPLICATES = "_vs_iterations"  # of Keras' TensorBoard callback: the same values as by epoch
 # Phases in which the user's code trains, or reads data before or after that.
 GOES_ON = ("training", "validating", "adapting", "evaluating", "predicting")
-LIVE_FILE, REPORT_FILE, LOG_FILE = "live.html", "report.html", "training.log"
+LIVE_FILE = "live.html"
+REPORT_FILE = "report.html"
+LOG_FILE = "training.log"
 _LOG_TAIL = 20_000  # characters
 
 
@@ -97,7 +100,10 @@ def view_of(progress: Progress, run_dir: str, scalars: Mapping[str, Points]) -> 
         scalars: of its event files; see `event_files.scalars_by_step`.
     """
     seen = {_key(name)[0] for name in progress.curves}
-    curves = {**progress.curves, **{k: v for k, v in scalars.items() if _key(k)[0] not in seen}}
+    curves = {
+        **progress.curves,
+        **{name: points for name, points in scalars.items() if _key(name)[0] not in seen},
+    }
     groups: dict[str, list[tuple[str, Points]]] = {}
     for name, points in curves.items():
         key, label = _key(name)
@@ -134,7 +140,8 @@ def duration(seconds: float) -> str:
 def _tiles(progress: Progress, step: int) -> list[tuple[str, str]]:
     of_steps = f" of {progress.steps:,}" if progress.steps else ""
     of_epochs = f" of {progress.epochs}" if progress.epochs else ""
-    left_s, took_s = progress.left_s, progress.changed_s - progress.started_s
+    left_s = progress.left_s
+    took_s = progress.changed_s - progress.started_s
 
     def last(points: Points, form: str, count: int = 1) -> str:
         values = [value for _, value in points[-count:]]
@@ -174,9 +181,11 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
 
 
 def _machine(progress: Progress) -> list[Chart]:
-    unit, speed = "examples/s", progress.examples_per_s
+    unit = "examples/s"
+    speed = progress.examples_per_s
     if not speed:
-        unit, speed = "steps/s", progress.steps_per_s
+        unit = "steps/s"
+        speed = progress.steps_per_s
     shares = (("CPU", progress.cpu), ("GPU", progress.gpu))
     used = [(name, [(at, 100 * share) for at, share in points]) for name, points in shares]
     curves = {unit: [("", speed)], "busy, in %": used, "memory in MiB": [("", progress.memory_mb)]}
@@ -200,8 +209,8 @@ def _key(name: str) -> tuple[str, str]:
 def _charts(curves: Mapping[str, list[tuple[str, Points]]], across: str) -> list[Chart]:
     """Returns a chart for each name whose curves have finite points."""
     charts = []
-    for name, each in curves.items():
-        thinned = [(label, _thinned(points)) for label, points in each[:_MOST_LINES]]
+    for name, group in curves.items():
+        thinned = [(label, _thinned(points)) for label, points in group[:_MOST_LINES]]
         if finite := [(label, points) for label, points in thinned if points]:
             charts.append(_chart(name, finite, across))
     return charts
@@ -277,7 +286,8 @@ def run_view(run_dir: str) -> str:
 
     The page is in a frame, with its own style and without scripts.
     """
-    page, log = _first_text(run_dir, REPORT_FILE, LIVE_FILE), _first_text(run_dir, LOG_FILE)
+    page = _first_text(run_dir, REPORT_FILE, LIVE_FILE)
+    log = _first_text(run_dir, LOG_FILE)
     tail = log and log[-_LOG_TAIL:]
     return render("run.html", run_dir=run_dir, log_file=LOG_FILE, page=page, tail=tail)
 
