@@ -167,7 +167,9 @@ def run(
         progress.history.append({"batches": progress.batches, kind: values})
         report(progress.batches, kind, metrics)
         prefix = "" if kind == "training" else "validation_"
-        numbers_of = {f"{prefix}{k}": v for k, v in values.items() if is_number(v)}
+        numbers_of = {
+            f"{prefix}{name}": value for name, value in values.items() if is_number(value)
+        }
         note(step=progress.batches, steps=schedule.max_batches, metrics=numbers_of)
 
     def next_one() -> int | str | None:
@@ -187,7 +189,8 @@ def run(
             if is_best and schedule.settings.checkpoint_policy != "none":
                 save_best(progress)
         else:
-            progress.checkpointed_at, progress.owes_checkpoint = progress.batches, False
+            progress.checkpointed_at = progress.batches
+            progress.owes_checkpoint = False
             save(progress)
 
 
@@ -195,16 +198,18 @@ def _is_best(
     settings: ExperimentSettings, progress: TrialProgress, metrics: Mapping[str, Any]
 ) -> bool:
     """Whether the last validation is the best so far; the progress takes note of it."""
-    metric, is_best = settings.searcher.metric, False
+    metric = settings.searcher.metric
+    is_best = False
     value = metrics.get(metric) if metric else None
     if isinstance(value, numbers.Real):
         is_best = settings.searcher.is_better(float(value), progress.best)
         if is_best:
-            progress.best, progress.best_at = float(value), progress.batches
+            progress.best = float(value)
+            progress.best_at = progress.batches
         elif not math.isfinite(value):
             _logger.warning("%s is %s after %d batches", metric, value, progress.batches)
     elif metric:
-        names = sorted(name for name, one in metrics.items() if isinstance(one, numbers.Real))
+        names = sorted(name for name, number in metrics.items() if isinstance(number, numbers.Real))
         raise UnknownMetricError(
             "searcher.metric must name a validation metric that is a number "
             f"({', '.join(names) or 'there is none'}), got {metric!r}{did_you_mean(metric, names)}"
@@ -225,5 +230,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        if math.isnan(value):
+            return "NaN"
+        return "Infinity" if value > 0 else "-Infinity"
     return value
