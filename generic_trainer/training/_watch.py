@@ -74,10 +74,12 @@ class _Watch:
 
     def __init__(self, log: ProgressLog) -> None:
         self._log = log
-        self._start_s, self._epoch_s = time.monotonic(), -_EVERY_S
+        self._start_s = time.monotonic()
+        self._epoch_s = -_EVERY_S
         self._gpu_s = -_GPU_EVERY_S
         self._pending: dict[str, Any] = {}
-        self._lock, self._over = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
         self.is_due = True
 
     @contextlib.contextmanager
@@ -117,7 +119,8 @@ class _Watch:
     def _sample(self) -> None:
         while not self._over.wait(self._interval_s):
             with contextlib.suppress(Exception):  # failing to write progress must not fail the run
-                before, now = self._mark, (time.monotonic(), time.process_time())
+                before = self._mark
+                now = time.monotonic(), time.process_time()
                 wall_s, cpu_s = (b - a for a, b in zip(before, now, strict=True))
                 # A process without input and output is considered to hang. So if it is idle, this
                 # thread must not write either.
@@ -128,7 +131,8 @@ class _Watch:
 
     def _flush(self, **more: Any) -> None:
         with self._lock:
-            line, self._pending = {**self._pending, **more}, {}
+            line = {**self._pending, **more}
+            self._pending = {}
         if line:
             self._log.write(**line)
 
@@ -146,11 +150,11 @@ class _Watch:
 
 
 def _numbers(logs: Any) -> dict[str, float]:
-    found = {}
+    numbers = {}
     for name, value in dict(logs or {}).items():
         with contextlib.suppress(TypeError, ValueError):  # a metric that is not a number
-            found[str(name)] = float(value)
-    return found
+            numbers[str(name)] = float(value)
+    return numbers
 
 
 # ---- fit -----------------------------------------------------------------------------------------
@@ -214,7 +218,7 @@ def _batch_size(arguments: Mapping[str, Any]) -> int | None:
     """Returns the number of examples in a step; None if the dataset's shapes do not define it."""
     x = arguments.get("x")
     if isinstance(x, tf.data.Dataset):
-        shapes = [getattr(each, "shape", None) for each in tf.nest.flatten(x.element_spec)]
+        shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(x.element_spec)]
         first = next((shape for shape in shapes if shape is not None and shape.rank), [None])
         return first[0]
     given = arguments.get("batch_size")
@@ -231,14 +235,16 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
         async_safe = True
 
         def on_train_begin(self, logs: Any = None) -> None:
-            self._epoch, self._done = 0, 0
+            self._epoch = 0
+            self._done = 0
             watch.store(epochs=self.params.get("epochs"))  # shows that the first step is traced
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if not self._done:  # a `fit` that is resumed, or has `initial_epoch`, continues one
                 steps = epoch * (self.params.get("steps") or 0)
                 self._done = max(steps, self.params.get(RESUMED, 0))
-            self._epoch, self._first = epoch, self._done
+            self._epoch = epoch
+            self._first = self._done
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self._done = self._first + batch + 1
@@ -255,7 +261,8 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             watch.epoch_ends(self._line(), logs)
 
         def _line(self) -> dict[str, Any]:
-            steps, epochs = self.params.get("steps"), self.params.get("epochs")
+            steps = self.params.get("steps")
+            epochs = self.params.get("epochs")
             line = {"step": self._done, "epoch": self._epoch + 1, "epochs": epochs}
             if steps and epochs:
                 line["steps"] = steps * epochs
@@ -290,7 +297,7 @@ def _methods(keras: Any) -> Iterator[tuple[type, str]]:
         yield model, "evaluate"
         yield model, "predict"
     layers = vars(getattr(keras, "layers", None) or ModuleType("none")).values()
-    for layer in {each for each in layers if inspect.isclass(each)}:
+    for layer in {member for member in layers if inspect.isclass(member)}:
         if "adapt" in vars(layer):
             yield layer, "adapt"
 

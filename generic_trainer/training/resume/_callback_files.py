@@ -34,8 +34,8 @@ def bring_files(callback: Any, earlier: Mapping[str, str], run_dir: str) -> None
         # Another name than before is not the place of the same files.
         is_same = source == path or os.path.basename(source) != os.path.basename(path)
         if run_dir and path.startswith(f"{run_dir.rstrip('/')}/") and not is_same:
-            for found in _found(source) or _found_aside(source):
-                _copy_missing(found, os.path.join(os.path.dirname(path), os.path.basename(found)))
+            for entry in _found(source) or _found_aside(source):
+                _copy_missing(entry, os.path.join(os.path.dirname(path), os.path.basename(entry)))
 
 
 def lacks_best(callback: Any) -> bool:
@@ -51,8 +51,8 @@ def _found(path: str) -> list[str]:
     pattern = re.compile(re.sub(r"\\\{.*?\\\}", ".*", re.escape(name)) + r"(\..*)?")
     folder = folder or "."
     names = gfile().listdir(folder) if gfile().isdir(folder) else []
-    names = [each.rstrip("/") for each in names]
-    return [os.path.join(folder, each) for each in names if pattern.fullmatch(each)]
+    names = [entry.rstrip("/") for entry in names]
+    return [os.path.join(folder, entry) for entry in names if pattern.fullmatch(entry)]
 
 
 def _found_aside(path: str) -> list[str]:

@@ -50,7 +50,7 @@ class CallbackState:
         """
         self._run_dir = run_dir
         self._callbacks = callbacks
-        self._clocks = [ClockReadings(each, since or now()) for each in callbacks]
+        self._clocks = [ClockReadings(callback, since or now()) for callback in callbacks]
         self._paths = dict(self._with_paths())
         self._is_logged = False
 
@@ -58,14 +58,14 @@ class CallbackState:
     def hook(self) -> Iterator[None]:
         """Notes what callbacks read from clocks in a hook that is called within the context."""
         with contextlib.ExitStack() as stack:
-            for each in self._clocks:
-                stack.enter_context(each.noted())
+            for clocks in self._clocks:
+                stack.enter_context(clocks.noted())
             yield
 
     def values(self) -> list[Any]:
         """Returns the present state as plain data."""
         if not self._is_logged:
-            changed = [name for name, each in self._with_paths() if self._paths.get(name) != each]
+            changed = [name for name, held in self._with_paths() if self._paths.get(name) != held]
             self._is_logged = bool(changed)
             if changed:
                 _logger.warning(
@@ -94,7 +94,9 @@ class CallbackState:
             ConfigurationError: other callbacks were saved.
         """
         expected = [name for name, may_lack, *_ in values if not may_lack]
-        actual = [type(each).__name__ for each in self._callbacks if not is_optional(each)]
+        actual = [
+            type(callback).__name__ for callback in self._callbacks if not is_optional(callback)
+        ]
         if is_chief and expected != actual:
             raise ConfigurationError(
                 f"The checkpoint {path} does not fit the callbacks of fit: it was saved with "
@@ -136,7 +138,7 @@ def numbers_of(logs: Any) -> list[np.ndarray] | None:
     end of an epoch.
     """
     with contextlib.suppress(TypeError, ValueError):  # a step may return anything
-        return [np.asarray(each, float) for each in tf.nest.flatten(logs)]
+        return [np.asarray(value, float) for value in tf.nest.flatten(logs)]
     return None
 
 
@@ -200,12 +202,14 @@ def _restored(own: Any, value: Any, placed: dict[int, Any]) -> Any:
         target: Any = own if type(own) is type(value) else value
         placed[id(value)] = target
         if isinstance(value, dict):
-            new: Any = {k: _restored(target.get(k), each, placed) for k, each in value.items()}
+            new: Any = {
+                key: _restored(target.get(key), part, placed) for key, part in value.items()
+            }
         elif isinstance(value, set):
             new = set(value)
         else:
             pairs = itertools.zip_longest(list(target)[: len(value)], value)
-            new = [_restored(there, each, placed) for there, each in pairs]
+            new = [_restored(there, part, placed) for there, part in pairs]
         target.clear()
         (target.update if isinstance(target, (dict, set)) else target.extend)(new)
     return placed[id(value)]
@@ -252,12 +256,12 @@ def _set_around(callback: Any, state: dict[str, Any]) -> None:
 def _cells(callback: Any) -> Iterator[tuple[str, Any, bool]]:
     """Yields the variables around a callback's functions, and whether these assign them."""
     owners = [callback, *_classes_of_user(callback)]
-    for function in (each for owner in owners for each in vars(owner).values()):
+    for function in (member for owner in owners for member in vars(owner).values()):
         if isinstance(function, types.FunctionType) and function.__closure__:
             assigned = {
-                each.argval
-                for each in dis.get_instructions(function)
-                if each.opname == "STORE_DEREF"
+                instruction.argval
+                for instruction in dis.get_instructions(function)
+                if instruction.opname == "STORE_DEREF"
             }
             for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
                 yield f"{function.__qualname__}.{name}", cell, name in assigned
@@ -272,8 +276,8 @@ def _classes_of_user(callback: Any) -> list[type]:
 
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(each)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(part)
     else:
         yield value
 

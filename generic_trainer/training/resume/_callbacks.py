@@ -105,7 +105,8 @@ def resume_callbacks(
             "run_fn, or any object with that attribute"
         )
     if fn_args is not _run.fn_args:
-        _run.fn_args, _run.names = fn_args, set()
+        _run.fn_args = fn_args
+        _run.names = set()
     if name in _run.names:
         problems.append(
             f"another fit of this run is called {name!r} already: give each another name, "

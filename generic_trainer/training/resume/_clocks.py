@@ -39,7 +39,8 @@ class ClockReadings:
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
         """Notes the attributes that a hook sets within the context."""
-        before, since = self._seconds(), now()
+        before = self._seconds()
+        since = now()
         yield
         self._note(before, since)
 
@@ -62,7 +63,7 @@ class ClockReadings:
                 zip(*old, strict=True), zip(*new, strict=True), passed, strict=True
             ):
                 is_within = start - latest <= own - value <= end - earliest
-                is_close = min(abs(own - value - each) for each in (start - latest, end - earliest))
+                is_close = min(abs(own - value - edge) for edge in (start - latest, end - earliest))
                 if own != value and (is_within or is_close < _ROUNDING_S):
                     restored = vars(self._callback)[name]
                     is_date = isinstance(restored, datetime.datetime)

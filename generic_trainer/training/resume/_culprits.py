@@ -49,7 +49,8 @@ def find_culprits(fails: Callable[[Any], bool], batch: Any) -> tuple[list[int], 
         odd = [name for name, part in parts.items() if not is_finite(part)]
         text = f"no single row is to blame, of {size}."
         return [], f"{text} Not finite in some: {listed(odd)}." if odd else text
-    fine, ill = with_rows([good] * size), with_rows(bad[:1] * size)
+    fine = with_rows([good] * size)
+    ill = with_rows(bad[:1] * size)
 
     def fail_with(names: Sequence[str]) -> bool:
         return try_(fine | {name: ill[name] for name in names})

@@ -54,11 +54,13 @@ class Draws:
             self._start = _state()
             if self._ended is not None:
                 number, state = self._ended
-                last = next((each for each in reversed(self._ends.values()) if each), b"")
-                self._ends[number], self._ended = b"" if state == last else state, None
+                last = next((end for end in reversed(self._ends.values()) if end), b"")
+                self._ends[number] = b"" if state == last else state
+                self._ended = None
             return
         if not self._is_known:
-            self._is_known, self.of_python = True, is_of_python(iterator)
+            self.of_python = is_of_python(iterator)
+            self._is_known = True
             # A thread that reads ahead must not draw any more when the next state is set; and
             # shuffles of TensorFlow draw while their buffers are filled.
             self.reads_all = self.of_python

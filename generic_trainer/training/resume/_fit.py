@@ -121,11 +121,15 @@ class Resume(_OfEitherKeras):
         """See `resume_callbacks`; the further arguments are those of `CheckpointManager`."""
         super().__init__()
         self._open_manager = functools.partial(CheckpointManager, directory, **manager)
-        self._directory, self._schedule_for, self._grace_s = directory, schedule_for, grace_s
-        self._run_dir, self._nan_watch = run_dir, NanWatch(on_nan)
+        self._directory = directory
+        self._schedule_for = schedule_for
+        self._grace_s = grace_s
+        self._run_dir = run_dir
+        self._nan_watch = NanWatch(on_nan)
         self._others: list[Any] = []  # of the same fit, once it has begun an epoch
         self._still_s = 0.0  # for the last checkpoint
-        self._resources, self._muting = contextlib.ExitStack(), contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
+        self._muting = contextlib.ExitStack()
         self._position = Position()
         self._goal: Position | None = None  # at which a replay ends
         self._iterator: Any = None  # of the current epoch
@@ -168,7 +172,8 @@ class Resume(_OfEitherKeras):
             self._schedule = opened.enter_context(contextlib.closing(self._schedule_for(strategy)))
             # Keras 3 counts whole executions, also if the data end within the last one.
             self._lacking = self.model.steps_per_execution - 1 if is_keras_3(self.model) else 0
-            self._state, self._draws = ModelState(self.model, self._others), Draws(self.model)
+            self._state = ModelState(self.model, self._others)
+            self._draws = Draws(self.model)
             self._nan_watch.begin(self.model, self._state, self._directory)
             opened.enter_context(self._replaced("on_epoch_begin", self._begin_epoch))
             saved = self._manager.latest()
@@ -246,7 +251,8 @@ class Resume(_OfEitherKeras):
                 self._restore()  # other callbacks may have changed the weights once more
                 self.model.stop_training = self._position.stopped
             elif self._position.steps:
-                self._position.done, self._position.epochs = True, self.params["epochs"]
+                self._position.epochs = self.params["epochs"]
+                self._position.done = True
                 self._save(wait=True)
             if self._notice.received:
                 self._end_early()
@@ -288,7 +294,8 @@ class Resume(_OfEitherKeras):
         function = self.model.train_function
         if function not in (None, self._train):
             self._is_made_anew = self._function is not None
-            self._function, self.model.train_function = function, self._train
+            self._function = function
+            self.model.train_function = self._train
             self._finds_variables = True  # it may have another optimizer
 
     def _give_back(self) -> None:
@@ -310,14 +317,20 @@ class Resume(_OfEitherKeras):
 
     def _begin_epoch(self, original: Any, callbacks: Any, epoch: int, *args: Any) -> Any:
         """Takes in the other callbacks, which now come before this one; then as `_call`."""
-        found: list[Any] = callbacks.callbacks
-        if self in found and not hasattr(self, "_callback_state"):
+        members: list[Any] = callbacks.callbacks
+        if self in members and not hasattr(self, "_callback_state"):
             # Last: a checkpoint must have what other callbacks made of the same batch.
-            found.sort(key=lambda each: each is self)
-            self._nan_watch.waits = any(getattr(e, "restore_best_weights", False) for e in found)
-            bars = [each for each in found if is_class_of_keras(type(each), "ProgbarLogger")]
-            others = [e for e in found[:-1] if e not in bars and not is_progress(e)]
-            self._others += [each for each in others if not is_optional(each)]
+            members.sort(key=lambda member: member is self)
+            self._nan_watch.waits = any(
+                getattr(member, "restore_best_weights", False) for member in members
+            )
+            bars = [
+                member for member in members if is_class_of_keras(type(member), "ProgbarLogger")
+            ]
+            others = [
+                member for member in members[:-1] if member not in bars and not is_progress(member)
+            ]
+            self._others += [member for member in others if not is_optional(member)]
             with self._closed_by_errors():
                 self._callback_state = CallbackState(others, self._since, self._run_dir)
                 if self._goal is not None and self._goal.first != epoch:
@@ -358,7 +371,8 @@ class Resume(_OfEitherKeras):
         """
         position, goal = self._position, self._goal
         if iterator is not self._iterator:
-            self._iterator, position.consumed = iterator, 0
+            self._iterator = iterator
+            position.consumed = 0
             self._draws.begin_pass(iterator, is_replayed=goal is not None)
             within = goal is not None and shuffles_within_a_pass(iterator, goal.done)
             self._reads_all = within or self._draws.reads_all
@@ -413,7 +427,8 @@ class Resume(_OfEitherKeras):
         if self._finds_variables:  # which is no cost of the next
             self._state.find_variables()
             self._finds_variables = False
-        start_s, position = time.monotonic(), self._position
+        start_s = time.monotonic()
+        position = self._position
         position.streams = streaming.is_set()
         is_stopped = self.model.stop_training  # by TerminateOnNaN, for example
         if not is_stopped and not self._nan_watch.look(self._logs, position, at_weights=True):

@@ -281,11 +281,11 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
             for folder, state in _partly_saved(objects, saved.path):
                 state.read_weights(folder, all_now=True)
             reader = tf.compat.v1.train.NewCheckpointReader(path)  # also on ram://
-            for name, each in objects.items():
+            for name, target in objects.items():
                 scale = f"{name}/dynamic_scale/.ATTRIBUTES/VARIABLE_VALUE"
-                if reader.has_tensor(scale) and not getattr(each, "built", True):
+                if reader.has_tensor(scale) and not getattr(target, "built", True):
                     # Of Keras 3, which scales the first loss by this, and then makes the variable.
-                    each.initial_scale = float(reader.get_tensor(scale))
+                    target.initial_scale = float(reader.get_tensor(scale))
             tf.train.Checkpoint(**objects).read(path).assert_existing_objects_matched()
         return saved
 
@@ -304,7 +304,8 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
 
     def _write(self, saved: SavedCheckpoint, write: Callable[[str], Any]) -> None:
         """Writes the files under another name, or for an object store into a local folder first."""
-        start_s, name = time.thread_time(), os.path.basename(saved.path)
+        start_s = time.thread_time()
+        name = os.path.basename(saved.path)
         part = os.path.join(self.directory, _UNFINISHED + name)
         try:
             is_local = not is_remote(part)
@@ -313,8 +314,8 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
                 write(path)
                 _publish(path, saved)
         except BaseException as error:
-            for each in (part, saved.path):  # room is what a full disk needs most
-                delete_tree(each)
+            for folder in (part, saved.path):  # room is what a full disk needs most
+                delete_tree(folder)
             if not isinstance(error, (OSError, tf.errors.OpError)):
                 raise
             raise TrainingError(
@@ -353,8 +354,8 @@ def fitting(path: str) -> Iterator[None]:
 
 def _partly_saved(objects: Mapping[str, Any], directory: str) -> Iterator[tuple[str, ModelState]]:
     """Yields folders in a checkpoint, and parts of Keras 3, which TensorFlow saves in part."""
-    for name, each in objects.items():
-        for path, layer in topmost_layers(each):
+    for name, holder in objects.items():
+        for path, layer in topmost_layers(holder):
             folder = f"{name}{path}".replace("/", "%2F")  # keys of dicts may have it
             yield os.path.join(directory, folder), ModelState(layer)
 

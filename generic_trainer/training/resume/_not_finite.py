@@ -126,7 +126,8 @@ class NanWatch:
         Raises:
             TrainingError: it makes weights that are not finite, as an earlier attempt has noticed.
         """
-        self._iterator, steps = iterator, position.steps
+        self._iterator = iterator
+        steps = position.steps
         # The state before the first step is unknown if the model runs eagerly.
         is_known = steps or not self._model.run_eagerly
         if steps >= self._until or not is_known or not self._can_search:
@@ -141,10 +142,15 @@ class NanWatch:
                 tf.function(self._model.train_step).get_concrete_function(batch)
                 self._state.find_variables()
         self._sizes = [*self._sizes[-20:], _largest(self._model)]
-        variables = [v for v in self._state.variables.values() if isinstance(v, tf.Variable)]
+        variables = [
+            variable
+            for variable in self._state.variables.values()
+            if isinstance(variable, tf.Variable)
+        ]
         with tf.device("CPU:0"):  # a second copy may be too much for the memory of a GPU
             values = [tf.identity(variable.read_value()) for variable in variables]
-        generators, known = random_state(self._model), self._not_finite()
+        generators = random_state(self._model)
+        known = self._not_finite()
 
         def restore() -> None:
             for variable, value in zip(variables, values, strict=True):
@@ -158,12 +164,16 @@ class NanWatch:
 
         if not fails(batch):
             return self._logs
-        first, last = self._sizes[0], self._sizes[-1]
+        first = self._sizes[0]
+        last = self._sizes[-1]
         if last <= min(_EXPLODED, _GROWTH * max(1.0, min(self._sizes))):
             rows, text = find_culprits(fails, batch)
         else:
-            rows, text = [], "no single row is to blame: the largest weight has grown from "
-            text += f"{first:.3g} to {last:.3g} in {len(self._sizes) - 1} steps."
+            rows = []
+            text = (
+                "no single row is to blame: the largest weight has grown from "
+                f"{first:.3g} to {last:.3g} in {len(self._sizes) - 1} steps."
+            )
         where = (
             f"batch {position.batches + 1} of epoch {len(position.lengths) + 1} (step {steps + 1})"
         )

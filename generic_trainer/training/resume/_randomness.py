@@ -83,7 +83,7 @@ def random_state(model: Any = None) -> dict[str, Any]:
     Args:
         model: decides which Keras; None for that of `tf.keras`.
     """
-    return {name: each and state_of(each) for name, each in _shared(model).items()}
+    return {name: generator and state_of(generator) for name, generator in _shared(model).items()}
 
 
 def set_random_state(model: Any, state: Mapping[str, Any], *, in_all_workers: bool = False) -> None:
@@ -153,7 +153,7 @@ class Unsaved:
     def __init__(self) -> None:
         """Looks at the variables and functions of this process before the step."""
         self._functions = set(internals.TF_EAGER_CONTEXT.get()().list_function_names())
-        self._before = {id(each): (each, _sample(each)) for each in _others()}
+        self._before = {id(variable): (variable, _sample(variable)) for variable in _others()}
 
     def log(self, saved: Iterable[Any]) -> None:
         """Logs after the step what will start anew in a resumed fit.
@@ -192,27 +192,28 @@ class Unsaved:
 def _others(saved: Iterable[Any] = ()) -> list[Any]:
     # A variable of several replicas, or with another dtype, wraps further variables.
     # By identity, as `==` of variables compares their values.
-    ids = {id(part) for each in saved for part in (each, *_wrapped(each))}
+    ids = {id(part) for variable in saved for part in (variable, *_wrapped(variable))}
     # A set of classes is the fastest question that can be asked of a million objects.
-    kinds, found = set(), [tf.Variable]
-    while found:
-        kind = found.pop()
+    kinds = set()
+    waiting = [tf.Variable]
+    while waiting:
+        kind = waiting.pop()
         kinds.add(kind)
-        found += type.__subclasses__(kind)
-    alive = [each for each in gc.get_objects() if type(each) in kinds]
+        waiting += type.__subclasses__(kind)
+    alive = [variable for variable in gc.get_objects() if type(variable) in kinds]
     return [
-        each
-        for each in alive
-        if id(each) not in ids
-        and not _wrapped(each)
-        and type(each).__name__ != "_UnreadVariable"  # returned by `assign` within functions
+        variable
+        for variable in alive
+        if id(variable) not in ids
+        and not _wrapped(variable)
+        and type(variable).__name__ != "_UnreadVariable"  # returned by `assign` within functions
     ]
 
 
 def _wrapped(variable: Any) -> list[Any]:
     held = [
-        each if isinstance(each, (tuple, list)) else (each,)
-        for each in getattr(variable, "__dict__", {}).values()
+        value if isinstance(value, (tuple, list)) else (value,)
+        for value in getattr(variable, "__dict__", {}).values()
     ]
     return [part for parts in held for part in parts if issubclass(type(part), tf.Variable)]
 
@@ -245,15 +246,16 @@ def stateful_draws_of_graph(graph: tf.Graph) -> list[str]:
         if operation.name not in initial:
             initial.add(operation.name)
             waiting += [tensor.op for tensor in operation.inputs]
-    operations = (each for each in graph.get_operations() if each.name not in initial)
-    return _places_of_draws((each.name, each.type) for each in operations)
+    operations = (op for op in graph.get_operations() if op.name not in initial)
+    return _places_of_draws((op.name, op.type) for op in operations)
 
 
 def _places_of_draws(operations: Iterable[tuple[str, str]]) -> list[str]:
-    find, found = internals.TF_FIND_OP.get(), set()
+    find = internals.TF_FIND_OP.get()
+    places = set()
     for name, kind in operations:
         op = find(kind)
         # Ops that draw have the attribute; those that are stateful too hide how far they are.
-        if op is not None and op.is_stateful and "seed2" in {each.name for each in op.attr}:
-            found.add(name.rpartition("/")[0].removesuffix("/random_uniform") or name)
-    return sorted(found)
+        if op is not None and op.is_stateful and "seed2" in {attr.name for attr in op.attr}:
+            places.add(name.rpartition("/")[0].removesuffix("/random_uniform") or name)
+    return sorted(places)

@@ -139,7 +139,8 @@ def shuffles(data: Any) -> bool:
 
 def _operations(data: Any) -> set[str]:
     if isinstance(data, tf.Graph):
-        graph, nodes = data.as_graph_def(), []
+        graph = data.as_graph_def()
+        nodes = []
     elif isinstance(data, (tf.data.Iterator, tf.data.Dataset)):
         graph = _graph(data)
         nodes = [*graph.node]
@@ -222,5 +223,9 @@ def _shuffles_without_seed(iterator: tf.data.Iterator) -> bool:
         if node.op == "ShuffleDatasetV3"
     ]
     functions = (node for function in graph.library.function for node in function.node_def)
-    seeds += [[n.attr["seed"].i, n.attr["seed2"].i] for n in functions if n.op == "RandomShuffle"]
+    seeds += [
+        [node.attr["seed"].i, node.attr["seed2"].i]
+        for node in functions
+        if node.op == "RandomShuffle"
+    ]
     return [0, 0] in seeds

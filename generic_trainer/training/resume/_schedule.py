@@ -48,7 +48,9 @@ class Schedule:
             strategy: of the model.
             clock: returns the time in seconds.
         """
-        self._every_steps, self._every_s, self._clock = every_steps, every_s, clock
+        self._every_steps = every_steps
+        self._every_s = every_s
+        self._clock = clock
         # Without clocks, all workers count the same steps.
         self._strategy = strategy if every_steps is None else None
         self._next = CommonStep(None)
@@ -57,7 +59,8 @@ class Schedule:
     def saved(self, step: int) -> None:
         """Starts counting anew; all workers call this after the same step."""
         self.close()
-        self._last_step, self._last_s = step, self._clock()
+        self._last_step = step
+        self._last_s = self._clock()
         self._next = CommonStep(self._strategy)
 
     def is_due(self, step: int, cost_s: float, *, is_writing: bool = False) -> bool:

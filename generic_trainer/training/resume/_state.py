@@ -146,7 +146,7 @@ class OwnOfReplicas:
 
     def values(self) -> list[Any]:
         """Returns for each worker, variable and replica an array; all workers call this."""
-        values = [[part.numpy() for part in self._parts(each)] for each in self._own]
+        values = [[part.numpy() for part in self._parts(variable)] for variable in self._own]
         return gather(values) if self._own and self._spans_workers else [values]
 
     def assign(self, of_workers: list[Any]) -> None:
@@ -155,7 +155,7 @@ class OwnOfReplicas:
         It may be that of more variables, the first of which these are.
         """
         number, workers = (rank(), size()) if self._spans_workers else (0, 1)
-        parts = [self._parts(each) for each in self._own]
+        parts = [self._parts(variable) for variable in self._own]
         arrays = of_workers[number][: len(parts)] if len(of_workers) == workers else []
         if [*map(len, arrays)] == [*map(len, parts)]:
             for variable, array in zip(
@@ -204,8 +204,8 @@ def _vocabulary(layer: Any) -> list[Any] | None:
 def _arrays(layer: Any) -> dict[str, np.ndarray]:
     if not hasattr(type(layer), "adapt"):  # with Keras 2, any layer has `finalize_state`
         return {}
-    arrays = {name: each for name, each in vars(layer).items() if isinstance(each, np.ndarray)}
-    arrays = {name: each for name, each in arrays.items() if each.dtype.kind in "biuf"}
+    arrays = {name: value for name, value in vars(layer).items() if isinstance(value, np.ndarray)}
+    arrays = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
     if getattr(layer, "output_mode", None) == "tf_idf" and hasattr(layer, _IDF_WEIGHTS):
         # A variable, which with Keras 3 a layer has only once it has a vocabulary.
         size = len(_vocabulary(layer) or ())
@@ -359,10 +359,10 @@ def topmost_layers(holder: Any) -> Iterator[tuple[str, Any]]:
     holders = (Mapping, list, tuple, tf.Module, tf.train.Checkpoint)
     if not isinstance(holder, holders) and not hasattr(type(holder), "get_build_config"):
         return
-    found: list[str] = []
+    paths: list[str] = []
     for path, layer in _layers_of_keras_3(holder):
-        if not any(path.startswith(f"{above}.") for above in found):
-            found.append(path)
+        if not any(path.startswith(f"{above}.") for above in paths):
+            paths.append(path)
             yield path, layer
 
 
