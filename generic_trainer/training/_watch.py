@@ -10,6 +10,8 @@ about a microsecond a step, and needs no cooperation from `run_fn`.
 import contextlib
 import functools
 import inspect
+import logging
+import math
 import sys
 import threading
 import time
@@ -23,6 +25,8 @@ from generic_trainer._core import internals
 from generic_trainer._core.machine import IDLE_SHARE, available_cpus, gpu_usage, resident_memory_mb
 from generic_trainer._core.progress import ProgressLog, recording
 from generic_trainer.errors import ConfigurationError
+
+_logger = logging.getLogger(__name__)
 
 _EVERY_S = 1.0
 # Long runs write fewer lines: the interval grows to this share of the time so far.
@@ -80,6 +84,7 @@ class _Watch:
         self._pending: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
+        self._is_warned = False
         self.is_due = True
 
     @contextlib.contextmanager
@@ -97,7 +102,18 @@ class _Watch:
     def step_ends(self, line: Mapping[str, Any], logs: Any) -> None:
         """Stores the position of a `fit`, with its metrics."""
         self.is_due = False
-        self.store(**line, metrics=_numbers(logs))
+        metrics = _numbers(logs)
+        self.store(**line, metrics=metrics)
+        loss = metrics.get("loss", 0.0)
+        if not (math.isfinite(loss) or self._is_warned):
+            self._is_warned = True
+            _logger.warning(
+                "Loss is %s at step %s. A model with weights that are NaN will be rejected after "
+                "the training; with training.resume_callbacks(fn_args), fit ends at once, and the "
+                "rows that are to blame are named",
+                loss,
+                line.get("step"),
+            )
 
     def store(self, **line: Any) -> None:
         """Stores fields, such as the phase, which the next sample writes."""

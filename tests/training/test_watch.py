@@ -27,6 +27,17 @@ def progress_of(folder: Path) -> Progress:
     return ProgressReader(str(folder)).look()
 
 
+def test_a_loss_that_is_not_finite_is_logged_once(
+    tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for value, times in ((1.0, 0), (float("nan"), 1)):
+        caplog.clear()
+        data = tf.data.Dataset.from_tensors((tf.fill([2, 2], value), tf.ones([2, 1])))
+        with watched(str(tmp_path / str(value))):
+            linear(keras).fit(data, epochs=3, verbose=0)
+        assert caplog.text.count("Loss is nan at step 1.") == times == caplog.text.count("Loss is")
+
+
 @pytest.mark.parametrize("callbacks", ["list", "CallbackList"])
 def test_fit_is_seen(tmp_path: Path, keras: Any, callbacks: str) -> None:
     seen: list[float] = []
