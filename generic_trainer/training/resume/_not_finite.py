@@ -208,7 +208,8 @@ class NanWatch:
         # By identity, as `==` of variables compares their values.
         if [*map(id, variables)] != [*map(id, self._looked_at)]:
             self._looked_at = variables
-            self._are_small = tf.function(lambda: _are_small(variables), autograph=False)
+            function = tf.function(lambda: _are_small(variables), autograph=False)
+            self._are_small = function.get_concrete_function()  # calls of it never trace anew
         return not self._are_small()
 
     def _not_finite(self) -> set[str]:
