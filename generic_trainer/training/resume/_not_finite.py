@@ -203,7 +203,7 @@ class NanWatch:
 
         Hundreds of variables take as many calls of TensorFlow otherwise, at each checkpoint.
         """
-        named = [*_trained(self._model), *_of_optimizer(self._state)]
+        named = [*_trained(self._model), *_untrained(self._model), *_of_optimizer(self._state)]
         variables = [variable for _, variable in named]
         # By identity, as `==` of variables compares their values.
         if [*map(id, variables)] != [*map(id, self._looked_at)]:
@@ -215,13 +215,15 @@ class NanWatch:
     def _not_finite(self) -> set[str]:
         """Returns the names of weights that are not finite, and were when the fit began.
 
-        Includes variables of the optimizer that are NaN: it may have accumulated gradients.
+        Includes variables of the optimizer that are NaN: it may have accumulated gradients. And
+        weights that are not trained and are NaN, such as the moving means of a batch normalization:
+        a step that loss scaling leaves out changes them all the same.
         """
         names = set()
         for name, variable in _trained(self._model):
             if not tf.reduce_all(tf.abs(tf.convert_to_tensor(variable)) < _TOO_LARGE):
                 names.add(name)
-        for name, variable in _of_optimizer(self._state):
+        for name, variable in (*_untrained(self._model), *_of_optimizer(self._state)):
             if tf.reduce_any(tf.math.is_nan(tf.convert_to_tensor(variable))):
                 names.add(name)
         return names - self._at_start
@@ -235,8 +237,17 @@ def _are_small(variables: list[Any]) -> Any:
 
 
 def _trained(model: Any) -> list[tuple[str, Any]]:
-    weights = [weight for weight in model.trainable_weights if _is_float(weight)]
-    return [(getattr(weight, "path", weight.name), weight) for weight in weights]
+    return _named(model.trainable_weights)
+
+
+def _untrained(model: Any) -> list[tuple[str, Any]]:
+    return _named(model.non_trainable_weights)
+
+
+def _named(weights: list[Any]) -> list[tuple[str, Any]]:
+    return [
+        (getattr(weight, "path", weight.name), weight) for weight in weights if _is_float(weight)
+    ]
 
 
 def _of_optimizer(state: ModelState) -> list[tuple[str, Any]]:

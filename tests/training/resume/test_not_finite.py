@@ -124,6 +124,19 @@ def test_no_checkpoint_has_weights_that_are_not_finite(tmp_path: Path, keras: An
     assert np.isfinite(values(model)[0]).all()
 
 
+def test_means_of_a_batch_normalization_are_weights(tmp_path: Path, keras: Any) -> None:
+    scaling = getattr(keras, "mixed_precision", keras.optimizers).LossScaleOptimizer
+    scaling = getattr(scaling, "LossScaleOptimizer", scaling)
+
+    def make() -> Any:
+        normalization = keras.layers.BatchNormalization(name="normalization")
+        model = keras.Sequential([keras.Input([3]), normalization, keras.layers.Dense(1)])
+        model.compile(scaling(keras.optimizers.SGD(0.01)), "mse")  # leaves such steps out
+        return model
+
+    assert ROW in explained(tmp_path, make, data(np.nan))
+
+
 def test_rows_that_cannot_be_found_end_the_first_attempt(tmp_path: Path, keras: Any) -> None:
     with pytest.raises(TrainingError, match="Rows can be named only if one worker") as error:
         fit(tmp_path, model_of(keras, steps_per_execution=2), data(np.nan))
