@@ -91,19 +91,10 @@ def main() -> int:
     incomplete = 0
     with Checker() as checker:
         for repository in _repositories(options.mirrors):
-            taken = 0
-            for root, files in _models(repository):
-                if taken == options.most:
-                    break
-                with tempfile.TemporaryDirectory() as folder:
-                    if not _unpack(repository, files, Path(folder)):
-                        incomplete += 1
-                        continue
-                    verdict = {"model": f"{repository}: {root}", **_exam(checker, folder)}
-                if _NO_VARIABLES in verdict["judged"]:
+            for verdict in _exams(checker, repository, options.most):
+                if verdict is None:
                     incomplete += 1
                     continue
-                taken += 1
                 verdicts.append(verdict)
                 print(f"{verdict['outcome']}  {verdict['model']}", file=sys.stderr)
                 if options.json:
@@ -114,16 +105,28 @@ def main() -> int:
         print(f"| {outcome} | {outcomes[outcome]} |")
     print(f"\n{len(verdicts)} models; {incomplete} more lack files.\n")
     print("| check | refused | of these, run |\n|---|---|---|")
-    checks = collections.Counter(
-        (check, verdict["outcome"] == "refused, runs")
-        for verdict in verdicts
-        for check in verdict["failed"]
-    )
-    for check in sorted({check for check, _ in checks}):
-        print(
-            f"| `{check}` | {checks[check, False] + checks[check, True]} | {checks[check, True]} |"
-        )
+    refused = [verdict for verdict in verdicts if verdict["failed"]]
+    checks = collections.Counter(check for verdict in refused for check in verdict["failed"])
+    running = [verdict for verdict in refused if verdict["outcome"] == "refused, runs"]
+    alarms = collections.Counter(check for verdict in running for check in verdict["failed"])
+    for check in sorted(checks):
+        print(f"| `{check}` | {checks[check]} | {alarms[check]} |")
     return 0
+
+
+def _exams(checker: Checker, repository: Path, most: int) -> Iterator[dict[str, Any] | None]:
+    """Yields what was found out about each model, None for one that lacks files."""
+    taken = 0
+    for root, files in _models(repository):
+        if taken == most:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            is_whole = _unpack(repository, files, Path(folder))
+            verdict = _exam(checker, folder) if is_whole else None
+        if verdict is not None:
+            taken += 1
+            verdict["model"] = f"{repository}: {root}"
+        yield verdict
 
 
 def _repositories(folder: Path) -> list[Path]:
@@ -162,9 +165,11 @@ def _unpack(repository: Path, files: dict[str, str], folder: Path) -> bool:
     return has_index == has_values
 
 
-def _exam(checker: Checker, model: str) -> dict[str, Any]:
-    report = checker.validate(model)
+def _exam(checker: Checker, model: str) -> dict[str, Any] | None:
     judged = subprocess.run([sys.executable, "-c", _JUDGE, model], capture_output=True, text=True)
+    if _NO_VARIABLES in judged.stderr:
+        return None
+    report = checker.validate(model)
     runs = "runs" if judged.returncode == 0 else "fails"
     return {
         "outcome": f"{'passes' if report.passed else 'refused'}, {runs}",
