@@ -193,6 +193,11 @@ class Progress:
         }
 
     @property
+    def goodput(self) -> float | None:
+        """The share of steps that the model has kept, from 0 to 1; None if no steps are known."""
+        return self.time_shares.get(_PRODUCTIVE)
+
+    @property
     def left_s(self) -> float | None:
         """The estimated rest of the training, by its speed so far; None if unknown."""
         if self.phase not in ("training", "validating") or not self.steps or not self.steps_per_s:

@@ -5,6 +5,7 @@ Python's stack. Reading it raises an error then, so that later code does not hav
 """
 
 import contextlib
+import datetime
 import difflib
 import functools
 import itertools
@@ -126,6 +127,11 @@ def shown(value: object) -> str:
 def describe(value: object) -> str:
     """Returns a value, as `shown` does, and its type."""
     return f"{shown(value)} of type {type(value).__name__}"
+
+
+def duration(seconds: float) -> str:
+    """Returns a time as pages and logs have it: "0:03:20", "1 day, 2:05:00"."""
+    return str(datetime.timedelta(seconds=max(0, round(seconds))))
 
 
 def is_number(value: object) -> bool:

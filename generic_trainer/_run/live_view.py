@@ -4,7 +4,6 @@ It only reads the files of `_core.progress`; training never waits for it.
 """
 
 import dataclasses
-import datetime
 import itertools
 import math
 import os
@@ -17,7 +16,7 @@ from generic_trainer._core.event_files import scalars_by_step
 from generic_trainer._core.files import gfile, read_whole
 from generic_trainer._core.keras import keras_module, keras_version
 from generic_trainer._core.progress import GOODPUT_PARTS, Points, Progress
-from generic_trainer._core.texts import hyperparameter_values
+from generic_trainer._core.texts import duration, hyperparameter_values
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.validation import html_templates
 
@@ -130,11 +129,6 @@ def _headline(progress: Progress, step: int) -> str:
     if progress.phase == "training" and progress.epochs and not step:  # `fit` has begun
         return "Training: tracing the first step"
     return progress.phase.capitalize() or "Preparing"
-
-
-def duration(seconds: float) -> str:
-    """Returns a time as all pages write it: "0:03:20", "1 day, 2:05:00"."""
-    return str(datetime.timedelta(seconds=max(0, round(seconds))))
 
 
 def _tiles(progress: Progress, step: int) -> list[tuple[str, str]]:

@@ -149,9 +149,9 @@ def write_report(report: ValidationReport, request: TrainingRequest) -> Validati
     with store.only_logged("The report omits the course of the run"):  # damaged files, for example
         progress = ProgressReader(request.model_run_dir).look()
         run = run_sections(request, progress)
-        if shares := progress.time_shares:
-            goodput = {"time_shares": shares, "goodput": shares["productive_training"]}
-            report = dataclasses.replace(report, facts={**report.facts, **goodput})
+        if progress.goodput is not None:
+            spent = {"time_shares": progress.time_shares, "goodput": progress.goodput}
+            report = dataclasses.replace(report, facts={**report.facts, **spent})
     for name, text in {**report.files, REPORT_FILE: report.to_html(run)}.items():
         with files.gfile().GFile(os.path.join(request.model_run_dir, name), "w") as file:
             file.write(text)

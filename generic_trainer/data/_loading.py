@@ -7,7 +7,6 @@ truncated between two records reads as a shorter file without an error. But the 
 complete file are the length of its content (RFC 1952, section 2.3.1, ISIZE).
 """
 
-import datetime
 import functools
 import gzip
 import logging
@@ -29,7 +28,7 @@ from generic_trainer._core.records import (
     match_files,
     record_dataset,
 )
-from generic_trainer._core.texts import reason_of
+from generic_trainer._core.texts import duration, reason_of
 from generic_trainer.data._columns import SEPARATORS
 from generic_trainer.data._graph import as_it_stands, eagerly, traced
 from generic_trainer.data._layout import Layout, make_layout
@@ -250,7 +249,7 @@ def load_columns(
 def _log_progress(rows: int, plan: ReadPlan, seconds: float) -> None:
     total = plan.expected.num_examples
     left_s = seconds * max(0, total - rows) / max(1, rows)
-    left = datetime.timedelta(seconds=round(left_s))
+    left = duration(left_s)
     _logger.info("Reading examples: %s of about %s, about %s left", f"{rows:,}", f"{total:,}", left)
 
 

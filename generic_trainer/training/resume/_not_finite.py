@@ -23,6 +23,7 @@ from generic_trainer._core.files import gfile, read_whole, write_whole
 from generic_trainer._core.progress import note
 from generic_trainer.errors import TrainingError, WorkerLostError
 from generic_trainer.training.distributed import DataParallelStrategy, rank
+from generic_trainer.training.resume._callback_state import numbers_of
 from generic_trainer.training.resume._culprits import find_culprits, listed, noted_layers, without
 from generic_trainer.training.resume._position import Position
 from generic_trainer.training.resume._randomness import random_state, set_random_state
@@ -270,4 +271,4 @@ def _largest(model: Any) -> float:
 
 
 def _is_finite(loss: Any) -> bool:
-    return all(np.isfinite(np.asarray(value, float)).all() for value in tf.nest.flatten(loss))
+    return all(np.isfinite(number).all() for number in numbers_of(loss) or ())

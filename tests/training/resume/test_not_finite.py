@@ -41,6 +41,12 @@ def model_of(
     return model
 
 
+def scaled(keras: Any, **arguments: Any) -> Any:
+    """Returns an optimizer that leaves out steps whose gradient is not finite."""
+    scaling = getattr(keras, "mixed_precision", keras.optimizers).LossScaleOptimizer
+    return scaling(keras.optimizers.SGD(0.01), **arguments)
+
+
 def fit(
     directory: Path, model: Any, x: Any, *others: Any, on_nan: str = "error", **how: Any
 ) -> Any:
@@ -125,13 +131,10 @@ def test_no_checkpoint_has_weights_that_are_not_finite(tmp_path: Path, keras: An
 
 
 def test_means_of_a_batch_normalization_are_weights(tmp_path: Path, keras: Any) -> None:
-    scaling = getattr(keras, "mixed_precision", keras.optimizers).LossScaleOptimizer
-    scaling = getattr(scaling, "LossScaleOptimizer", scaling)
-
     def make() -> Any:
         normalization = keras.layers.BatchNormalization(name="normalization")
         model = keras.Sequential([keras.Input([3]), normalization, keras.layers.Dense(1)])
-        model.compile(scaling(keras.optimizers.SGD(0.01)), "mse")  # leaves such steps out
+        model.compile(scaled(keras), "mse")  # leaves such steps out
         return model
 
     assert ROW in explained(tmp_path, make, data(np.nan))
@@ -170,14 +173,12 @@ def test_good_fits_end(tmp_path: Path, keras: Any) -> None:
         def call(self, inputs: Any) -> Any:
             return inputs * tf.reduce_sum(tf.nn.softmax(self.mask))
 
-    scaling = getattr(keras, "mixed_precision", keras.optimizers).LossScaleOptimizer
-    scaling = getattr(scaling, "LossScaleOptimizer", scaling)
     stops = keras.callbacks.EarlyStopping("loss", patience=1, restore_best_weights=True)
     good: dict[str, dict[str, Any]] = {
         "large loss": {"loss": lambda y, p: 1e35 * (p - y) ** 2, "rate": 1e-38},
         "NaN metric": {"metrics": [of_no_rows]},
         "NaN loss": {"loss": lambda y, p: (p - y) ** 2 + np.nan},
-        "scaled": {"optimizer": scaling(keras.optimizers.SGD(0.01), initial_scale=2.0**127)},
+        "scaled": {"optimizer": scaled(keras, initial_scale=2.0**127)},
     }
     broken = data(np.nan, [0, 1, 2])
     for name, arguments in good.items():
