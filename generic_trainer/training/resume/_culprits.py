@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from generic_trainer.training._walk import walk
@@ -48,7 +49,8 @@ def find_culprits(fails: Callable[[Any], bool], batch: Any) -> tuple[list[int], 
     if good is None or not bad:
         odd = [name for name, part in parts.items() if not is_finite(part)]
         text = f"no single row is to blame, of {size}."
-        return [], f"{text} Not finite in some: {listed(odd)}." if odd else text
+        text += f" Not finite in some: {listed(odd)}." if odd else ""
+        return [], f"{text} Values of row 0: {_values_of(parts, 0)}." if size else text
     fine = with_rows([good] * size)
     ill = with_rows(bad[:1] * size)
 
@@ -64,11 +66,10 @@ def find_culprits(fails: Callable[[Any], bool], batch: Any) -> tuple[list[int], 
     for name in _culprits([*parts], fail_with):
         width = _width(ill[name])
         columns = _culprits(range(width), functools.partial(fail_in, name)) if width > 1 else ()
-        why += [f"column {number} of {name}" for number in columns] or [name]
+        why += [_place(ill[name], number, name) for number in columns] or [name]
     text = f"row{'s' * (len(bad) > 1)} {listed(bad)} of {size} (the first is 0) to blame."
     text += f" In row {bad[0]} it is {listed(why)}." if why else ""
-    values = [f"{name} = {_shown(part)}" for name, part in ill.items() if part.shape.rank]
-    return bad, f"{text} Values of row {bad[0]}: {listed(values, '; ')}."
+    return bad, f"{text} Values of row {bad[0]}: {_values_of(parts, bad[0])}."
 
 
 def _culprits(candidates: Sequence[Any], fail: Callable[[Sequence[Any]], bool]) -> list[Any]:
@@ -158,8 +159,16 @@ def _width(part: Any) -> int:
     return int(tf.size(part)) // part.shape[0] if is_dense else 0
 
 
-def _shown(part: Any) -> str:
-    return f"[{listed([*map(str, _flat(_rows(part, [0])).numpy().reshape(-1))])}]"
+def _place(part: Any, column: int, name: str) -> str:
+    indices = [int(index) for index in np.unravel_index(column, part.shape[1:])]
+    place = f"column {column}" if len(indices) == 1 else f"position {indices}"
+    return f"{place} of {name} ({part[0].numpy().flat[column]})"
+
+
+def _values_of(parts: Mapping[str, Any], row: int) -> str:
+    rows = {name: _rows(part, [row]) for name, part in parts.items() if part.shape.rank}
+    texts = {name: [*map(str, _flat(part).numpy().reshape(-1))] for name, part in rows.items()}
+    return listed([f"{name} = [{listed(values)}]" for name, values in texts.items()], "; ")
 
 
 def listed(names: Sequence[Any], separator: str = ", ") -> str:

@@ -105,7 +105,8 @@ class NanWatch:
             raise TrainingError(
                 f"{message}Noticed by worker {rank()}. Look for values in the data that are not "
                 "finite, lower the learning rate, or clip gradients. Rows can be named only if one "
-                "worker trains one replica, with steps_per_execution=1."
+                "worker trains one replica, with steps_per_execution=1, and not of the first step "
+                "of a model that runs eagerly."
             )
         write_whole(self._path, str(steps))
         raise WorkerLostError(
@@ -152,6 +153,14 @@ class NanWatch:
             values = [tf.identity(variable.read_value()) for variable in variables]
         generators = random_state(self._model)
         known = self._not_finite()
+        where = (
+            f"batch {position.batches + 1} of epoch {len(position.lengths) + 1} (step {steps + 1})"
+        )
+        if known and not self.waits:
+            raise TrainingError(
+                f"Weights are not finite before {where}, but were after the step before it: "
+                f"{listed(sorted(known))}. Look at what callbacks do to the weights."
+            )
 
         def restore() -> None:
             for variable, value in zip(variables, values, strict=True):
@@ -175,9 +184,6 @@ class NanWatch:
                 "no single row is to blame: the largest weight has grown from "
                 f"{first:.3g} to {last:.3g} in {len(self._sizes) - 1} steps."
             )
-        where = (
-            f"batch {position.batches + 1} of epoch {len(position.lengths) + 1} (step {steps + 1})"
-        )
         if self._on_nan == "skip" and rows and not fails(without(batch, rows)):
             _logger.warning("Left out of %s: %s", where, text)
             note(read=f"left out of {where}: rows {listed(rows)}")
@@ -261,7 +267,8 @@ def _of_optimizer(state: ModelState) -> list[tuple[str, Any]]:
 
 
 def _is_float(variable: Any) -> bool:
-    return tf.as_dtype(variable.dtype) in _DTYPES
+    # The vocabulary of a layer of Keras 2 is among its weights, and has no dtype.
+    return tf.as_dtype(getattr(variable, "dtype", tf.string)) in _DTYPES
 
 
 def _largest(model: Any) -> float:

@@ -146,6 +146,39 @@ def test_rows_that_cannot_be_found_end_the_first_attempt(tmp_path: Path, keras: 
     assert not isinstance(error.value, WorkerLostError)
 
 
+def test_the_place_of_a_value_in_a_row_has_all_its_indices(tmp_path: Path, keras: Any) -> None:
+    def make() -> Any:
+        model = keras.Sequential([keras.Input([4, 5]), keras.layers.Flatten(), model_of(keras)])
+        model.compile("sgd", "mse")
+        return model
+
+    images = np.ones([ROWS, 4, 5], "float32")
+    images[BAD, 2, 3] = np.nan
+    x = tf.data.Dataset.from_tensor_slices((images, images[:, 0, :1])).batch(SIZE)
+    assert "it is position [2, 3] of features (nan)" in explained(tmp_path, make, x)
+
+
+@pytest.mark.parametrize("size", [1, SIZE])
+def test_values_are_shown_if_no_row_is_good(tmp_path: Path, keras: Any, size: int) -> None:
+    x = data().unbatch().concatenate(data(np.nan).unbatch().skip(BAD).take(1).repeat(size))
+    error = explained(tmp_path, lambda: model_of(keras), x.batch(size), on_nan="skip")
+    assert f"no single row is to blame, of {size}. Not finite in some: features." in error
+    assert "Values of row 0: features = [" in error
+    assert "nan" in error
+
+
+def test_callbacks_that_spoil_weights_are_to_blame(tmp_path: Path, keras: Any) -> None:
+    class Spoil(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 4:
+                self.model.set_weights([weight * np.nan for weight in self.model.get_weights()])
+
+    with pytest.raises(WorkerLostError):
+        fit(tmp_path, model_of(keras), data(), Spoil())
+    with pytest.raises(TrainingError, match=r"before batch 6 of epoch 1 .* callbacks do"):
+        fit(tmp_path, model_of(keras), data(), Spoil())
+
+
 def test_rows_are_left_out(tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(WorkerLostError):
         fit(tmp_path, model_of(keras), data(np.nan), on_nan="skip")
@@ -188,6 +221,12 @@ def test_good_fits_end(tmp_path: Path, keras: Any) -> None:
     masked = keras.Sequential([keras.Input([3]), Masked(), keras.layers.Dense(1)])
     masked.compile("sgd", "mse")
     fit(tmp_path / "masked", masked, data())
+    words = keras.layers.TextVectorization(output_mode="count", max_tokens=5)
+    words.adapt(["a b", "c"])
+    layers = [keras.Input([], dtype="string"), words, keras.layers.Dense(1)]
+    text = keras.Sequential(layers)  # with Keras 2, its weights include a vocabulary
+    text.compile("sgd", "mse")
+    fit(tmp_path / "text", text, tf.data.Dataset.from_tensors((["a", "b c"], [0.0, 1.0])))
     frozen = model_of(keras)
     frozen.trainable = False
     fit(tmp_path / "frozen", frozen, data())
