@@ -22,6 +22,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -58,16 +59,23 @@ def _model(keras: Any) -> Any:
     )
 
 
-def _fit(folder: Path, callbacks_for: Callable[[Any, Path], list[Any]]) -> dict[str, Any]:
-    """Trains with `fit`; the model notes the step and the rows of each batch in a file."""
+def _fit(
+    folder: Path,
+    callbacks_for: Callable[[Any, Path], list[Any]],
+    saved: Callable[[Path], str | None] = lambda folder: None,
+) -> dict[str, Any]:
+    """Trains with `fit`; the model notes the step and the rows of each batch in a file.
+
+    `saved` returns the path of a model to go on with, from the start of the epoch that it is in.
+    """
     import keras
     import tensorflow as tf
 
     note = _noting(folder)
 
     class Noting(keras.Model):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, **of_layers: Any) -> None:
+            super().__init__(**of_layers)
             self.net = _model(keras)
             self.net.build([None, 8])
 
@@ -82,9 +90,12 @@ def _fit(folder: Path, callbacks_for: Callable[[Any, Path], list[Any]]) -> dict[
         def test_step(self, data: Any) -> Any:
             return super().test_step(data[1:])
 
-    model = Noting()
-    model.build([None, 8])
-    model.compile(keras.optimizers.Adam(0.01), "mse")
+    if path := saved(folder):
+        model = keras.models.load_model(path, {"Noting": Noting})
+    else:
+        model = Noting()
+        model.build([None, 8])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
     by = keras.callbacks
     stopping = by.EarlyStopping("val_loss", patience=99, min_delta=0.01)
     plateau = by.ReduceLROnPlateau("val_loss", 0.5, patience=1, min_delta=0.02)
@@ -93,6 +104,7 @@ def _fit(folder: Path, callbacks_for: Callable[[Any, Path], list[Any]]) -> dict[
     model.fit(
         _data(tf),
         epochs=_EPOCHS,
+        initial_epoch=int(model.optimizer.iterations) * _BATCH // _ROWS,
         validation_data=_data(tf, shuffled=False),
         callbacks=[falling, stopping, plateau, pause, *callbacks_for(model, folder)],
         verbose=0,
@@ -134,6 +146,43 @@ def _backup_and_restore(**options: Any) -> Callable[[Any, Path], list[Any]]:
         return [keras.callbacks.BackupAndRestore(str(folder / "backup"), **options)]
 
     return make
+
+
+def _orbax_checkpoint(model: Any, folder: Path) -> list[Any]:
+    import keras
+
+    return [keras.callbacks.OrbaxCheckpoint(str(folder / "orbax"), save_freq=_EVERY_STEPS)]
+
+
+def _of_orbax(folder: Path) -> str | None:
+    path = folder / "orbax"
+    is_saved = path.exists() and any(each.name.isdigit() for each in path.iterdir())
+    return str(path) if is_saved else None
+
+
+def _by_ray(folder: Path) -> dict[str, Any]:
+    """Trains in a worker of Ray Train; a run of the same name goes on from its last checkpoint."""
+    os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
+    import ray
+    import ray.train
+    from ray.train.tensorflow import TensorflowTrainer
+
+    def train() -> None:
+        from ray.train.tensorflow.keras import ReportCheckpointCallback
+
+        def saved(folder: Path) -> str | None:
+            checkpoint = ray.train.get_checkpoint()
+            return f"{checkpoint.to_directory()}/model.keras" if checkpoint else None
+
+        end = _fit(folder, lambda model, folder: [ReportCheckpointCallback()], saved)
+        (folder / "of-worker").write_bytes(pickle.dumps(end))
+
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    scaling = ray.train.ScalingConfig(num_workers=1)
+    run = ray.train.RunConfig(name="run", storage_path=str(folder))
+    TensorflowTrainer(train, scaling_config=scaling, run_config=run).fit()
+    ray.shutdown()
+    return dict(pickle.loads((folder / "of-worker").read_bytes()))
 
 
 def _of_the_guide(folder: Path) -> dict[str, Any]:
@@ -178,7 +227,11 @@ PEERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     f"Keras, BackupAndRestore(save_freq={_EVERY_STEPS})": lambda folder: _fit(
         folder, _backup_and_restore(save_freq=_EVERY_STEPS)
     ),
+    f"Keras, OrbaxCheckpoint(save_freq={_EVERY_STEPS})": lambda folder: _fit(
+        folder, _orbax_checkpoint, _of_orbax
+    ),
     "TensorFlow, tf.train.CheckpointManager": _of_the_guide,
+    "Ray Train, ReportCheckpointCallback": _by_ray,
 }
 
 
@@ -193,8 +246,15 @@ def _started(train: Callable[[Path], dict[str, Any]], folder: Path) -> int:
         (folder / "part").write_bytes(pickle.dumps(end))
         (folder / "part").rename(folder / "end")
         status = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         os._exit(status)
+
+
+def _started_ns(file: Path) -> int:
+    return int(file.name.partition("-")[2])
 
 
 def _steps(folder: Path) -> list[list[tuple[int, list[int]]]]:
@@ -246,11 +306,11 @@ def measured(name: str, kills: int, seed: int, root: Path) -> list[str]:
     train, draw = PEERS[name], random.Random(seed)
     straight = root / "straight"
     straight.mkdir()
-    started_s = time.monotonic()
     expected = _ended(train, straight)
     if expected is None:
         raise RuntimeError((straight / "stderr").read_text())
-    took_s, once = time.monotonic() - started_s, _seen(straight)
+    took_s = time.time() - min(_started_ns(file) for file in straight.glob("steps-*")) / 1e9
+    once = _seen(straight)
     equal: collections.Counter[str] = collections.Counter()
     too_often, too_seldom, done = 0, 0, 0
     while done < kills:

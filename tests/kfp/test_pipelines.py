@@ -1,17 +1,32 @@
 """Whole pipelines, run by `kfp.local`."""
 
+import builtins
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("kfp.local.pipeline_orchestrator")  # KFP 2.5 runs single components only
 from kfp import dsl, local
+from kfp.local.logging_utils import MillisecondFormatter
 
 from generic_trainer import cli
 from generic_trainer.kfp import train
 from pipelines import run_kfp_local
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def left_as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undoes what threads of `kfp.local` leave behind: a `print` that indents, a log on stdout."""
+    monkeypatch.setattr(builtins, "print", builtins.print)
+    yield
+    root = logging.getLogger()
+    for handler in [*root.handlers]:
+        if isinstance(handler.formatter, MillisecondFormatter):
+            root.removeHandler(handler)
 
 
 def test_a_csv_becomes_a_pushed_model(tmp_path: Path) -> None:
