@@ -1,0 +1,322 @@
+"""Processor time of reading, beside TFX's reader, `tf.data` written well, and Grain.
+
+    python -m benchmarks.beside_reading [--rows 200000] [--batch 64 256 4096] [--repeats 3]
+
+Rows of 16 numbers, shuffled, are read batch by batch in a Python loop. Readers take turns; each
+measurement is a process of its own, and counts the seconds of processor time of all its threads and
+of the processes that it starts, per million rows, without imports. Medians. Columns:
+
+- `conversion`: what is made of TFX's files beforehand (Grain reads ArrayRecord).
+- `first epoch`: from opening the files to the last batch; `later epochs`: the second and third one.
+- `second run`: the first epoch of a process after one that has read the same rows.
+- `MB`: files beside the examples, that the reader has made for later.
+- `state MB`: a checkpoint of the iterator in the middle of the second epoch.
+- `resume`: processor seconds (not per row) to restore it and get the next batch.
+
+`constant batch` returns the same tensors again and again: no reader in a Python loop is faster.
+Grain (`grain`, `array_record`) and TFX's reader (`tfx-bsl`) are left out where not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_FEATURES = 16
+_BUFFER = 100_000  # of shuffling, as that of TFX's reader
+_COLUMNS = "conversion", "first epoch", "later epochs", "second run", "MB", "state MB", "resume"
+
+
+class TfData:
+    """Files, then parsed batches, as the guide to performance of `tf.data` has it."""
+
+    needs = "tensorflow"
+    columns = _COLUMNS[1:]
+
+    def __init__(self, folder: Path, rows: int, batch: int) -> None:
+        self.folder = folder
+        self.rows = rows
+        self.batch = batch
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir(exist_ok=True)
+
+    def convert(self) -> None:
+        """Makes files of another form, if the reader needs them."""
+
+    def dataset(self) -> Any:
+        """Returns an endless `tf.data.Dataset` of batches."""
+        return self._shuffled().batch(self.batch, True).map(self._parsed, self._tuned()).prefetch(1)
+
+    def _tuned(self) -> int:
+        import tensorflow as tf
+
+        return int(tf.data.AUTOTUNE)
+
+    def _shuffled(self, repeated: bool = True) -> Any:
+        import tensorflow as tf
+
+        files = tf.data.Dataset.list_files(str(self.folder / "examples" / "*"), shuffle=repeated)
+        rows = files.interleave(
+            lambda file: tf.data.TFRecordDataset(file, "GZIP"), num_parallel_calls=self._tuned()
+        )
+        return rows.shuffle(_BUFFER).repeat() if repeated else rows
+
+    def _parsed(self, examples: Any) -> Any:
+        import tensorflow as tf
+
+        kinds = {1: tf.string, 2: tf.int64, 3: tf.float32}
+        return tf.io.parse_example(
+            examples,
+            {f.name: tf.io.FixedLenFeature([], kinds[f.type]) for f in _schema().feature},
+        )
+
+    def iterator(self) -> Iterator[Any]:
+        """Returns an iterator over batches, without end."""
+        return iter(self.dataset())
+
+    def save(self, iterator: Any) -> int:
+        """Saves where the iterator is; returns the size in bytes."""
+        import tensorflow as tf
+
+        tf.train.Checkpoint(iterator=iterator).write(str(self.scratch / "state"))
+        return sum(file.stat().st_size for file in self.scratch.glob("state*"))
+
+    def restore(self) -> Iterator[Any]:
+        """Returns an iterator that continues there."""
+        import tensorflow as tf
+
+        iterator = self.iterator()
+        tf.train.Checkpoint(iterator=iterator).read(str(self.scratch / "state"))
+        return iterator
+
+
+class Cached(TfData):
+    """The same with a cache of parsed batches: later epochs have them in another order."""
+
+    def dataset(self) -> Any:
+        parsed = self._shuffled(False).shuffle(_BUFFER).batch(self.batch, True)
+        kept = parsed.map(self._parsed, self._tuned()).cache()
+        return kept.shuffle(max(1, self.rows // self.batch)).repeat().prefetch(1)
+
+
+class Ours(TfData):
+    """The reader of `fn_args.data_accessor`."""
+
+    def dataset(self) -> Any:
+        from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
+
+        from generic_trainer.data import make_dataset_factory
+
+        os.environ["GENERIC_TRAINER_CACHE_DIR"] = str(self.scratch)
+        make = make_dataset_factory(cache_dir=str(self.scratch))
+        options = TensorFlowDatasetOptions(batch_size=self.batch, drop_final_batch=True)
+        return make(str(self.folder / "examples" / "*"), options, _schema())
+
+
+class Tfx(TfData):
+    """The reader that TFX's Trainer gives to a module file."""
+
+    needs = "tfx_bsl"
+
+    def dataset(self) -> Any:
+        from tfx_bsl.tfxio import tf_example_record
+        from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
+
+        record = tf_example_record.TFExampleRecord(
+            str(self.folder / "examples" / "*"), schema=_schema(), telemetry_descriptors=["bench"]
+        )
+        options = TensorFlowDatasetOptions(batch_size=self.batch, drop_final_batch=True)
+        return record.TensorFlowDataset(options)
+
+
+class Constant(TfData):
+    """The least that a batch costs."""
+
+    columns = ("later epochs",)
+
+    def dataset(self) -> Any:
+        import tensorflow as tf
+
+        batch = next(iter(super().dataset()))
+        return tf.data.Dataset.from_tensors(batch).repeat()
+
+
+class Grain(TfData):
+    """Rows as bytes of NumPy in ArrayRecord, batches by Grain's threads."""
+
+    needs = "array_record"
+    columns = _COLUMNS
+
+    def convert(self) -> None:
+        import numpy as np
+        import tensorflow as tf
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        writer = ArrayRecordWriter(str(self.scratch / "rows.array_record"), "group_size:1")
+        for batch in self._shuffled(False).batch(4096).map(self._parsed, self._tuned()):
+            table = np.empty(len(tf.nest.flatten(batch)[0]), self._row())
+            for name, column in batch.items():
+                table[name] = column.numpy()
+            for row in table:
+                writer.write(row.tobytes())
+        writer.close()
+
+    def _row(self) -> Any:
+        import numpy as np
+
+        return np.dtype([(f.name, "i8" if f.type == 2 else "f4") for f in _schema().feature])
+
+    def iterator(self) -> Iterator[Any]:
+        import grain
+        import numpy as np
+
+        dtype = self._row()
+
+        def batch_of(records: Sequence[bytes]) -> dict[str, Any]:  # not row by row: much faster
+            table = np.frombuffer(b"".join(records), dtype)
+            return {name: np.ascontiguousarray(table[name]) for name in dtype.names}
+
+        source = grain.sources.ArrayRecordDataSource(str(self.scratch / "rows.array_record"))
+        rows = grain.MapDataset.source(source).seed(1).shuffle().repeat()
+        batches = rows.batch(self.batch, drop_remainder=True, batch_fn=batch_of)
+        return iter(batches.to_iter_dataset())
+
+    def save(self, iterator: Any) -> int:
+        text = json.dumps(iterator.get_state())
+        (self.scratch / "state").write_text(text)
+        return len(text)
+
+    def restore(self) -> Iterator[Any]:
+        iterator: Any = self.iterator()
+        iterator.set_state(json.loads((self.scratch / "state").read_text()))
+        return iterator
+
+
+READERS: dict[str, type[TfData]] = {
+    "constant batch": Constant,
+    "GenericTrainer": Ours,
+    "tf.data": TfData,
+    "tf.data, parsed batches cached": Cached,
+    "Grain, ArrayRecord": Grain,
+    "TFX's reader": Tfx,
+}
+
+
+def _schema() -> Any:
+    from benchmarks import bench_reader
+
+    return bench_reader._schema(_FEATURES, ("numeric",))
+
+
+def _seconds() -> float:
+    uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(use.ru_utime + use.ru_stime for use in uses)
+
+
+def _used(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _measure(reader: TfData, step: str) -> dict[str, float]:
+    """Returns figures of a step, measured in this process."""
+    import tensorflow as tf
+
+    tf.constant(0) + 1  # starts TensorFlow
+    _schema()
+    per_million = 1e6 / reader.rows
+    batches = reader.rows // reader.batch
+
+    def read(iterator: Any, number: int) -> float:
+        start_s = _seconds()
+        for _ in range(number):
+            next(iterator)
+        return _seconds() - start_s
+
+    start_s = _seconds()
+    if step == "conversion":
+        reader.convert()
+        return {step: (_seconds() - start_s) * per_million}
+    if step == "resume":
+        next(reader.restore())
+        return {step: _seconds() - start_s}
+    iterator = reader.iterator()
+    figures = {step: (read(iterator, batches) and _seconds() - start_s) * per_million}
+    if step == "first epoch":
+        figures["later epochs"] = read(iterator, 2 * batches) * per_million / 2
+        read(iterator, batches // 2)
+        figures["MB"] = _used(reader.scratch) / 1e6
+        figures["state MB"] = reader.save(iterator) / 1e6
+    return figures
+
+
+def _in_process(name: str, folder: Path, rows: int, batch: int, step: str) -> dict[str, float]:
+    """Measures a step in a new process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_run, (name, folder, rows, batch, step))
+
+
+def _run(name: str, folder: Path, rows: int, batch: int, step: str) -> dict[str, float]:
+    return _measure(READERS[name](folder, rows, batch), step)
+
+
+def _write(folder: Path, rows: int) -> None:
+    from benchmarks import bench_reader
+
+    (folder / "examples").mkdir()
+    bench_reader._write(folder / "examples", rows, _schema())
+
+
+def _table(batch: int, arguments: argparse.Namespace) -> Table:
+    table = Table(title=f"{arguments.rows} rows, batches of {batch}; processor seconds")
+    for column in ("", *_COLUMNS):
+        table.add_column(column)
+    figures: dict[str, dict[str, list[float]]] = {name: {} for name in arguments.only}
+    for _ in range(arguments.repeats):
+        for name, of_reader in figures.items():
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder)
+                (path / "examples").symlink_to(arguments.examples)
+                for step in ("conversion", "first epoch", "second run", "resume"):
+                    measured = _in_process(name, path, arguments.rows, batch, step)
+                    for column in READERS[name].columns:
+                        if column in measured:
+                            of_reader.setdefault(column, []).append(measured[column])
+    for name, of_reader in figures.items():
+        medians = {column: statistics.median(of_reader[column]) for column in of_reader}
+        table.add_row(name, *(f"{medians[c]:.3g}" if c in medians else "" for c in _COLUMNS))
+    return table
+
+
+def main() -> None:
+    """Prints a table for each size of batches."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    there = [name for name, reader in READERS.items() if find_spec(reader.needs)]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--batch", type=int, nargs="+", default=[64, 256, 4096])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=there, default=there)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        _write(Path(folder), arguments.rows)
+        arguments.examples = Path(folder, "examples")
+        for batch in arguments.batch:
+            Console(width=150).print(_table(batch, arguments))
+
+
+if __name__ == "__main__":
+    main()
