@@ -286,6 +286,22 @@ def test_a_session_alone_loads_a_model_of_sparse_examples(check: Check, tmp_path
     assert report.verdict == "passed, but no row was scored"
 
 
+def test_rows_of_signatures_that_nobody_calls_are_told_from_rows_that_nobody_scored(
+    check: Check, tmp_path: Path
+) -> None:
+    def decoded(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        sizes = tf.strings.length(tf.map_fn(tf.io.decode_base64, images))
+        return {"sizes": tf.cast(sizes, tf.float32)}
+
+    module = models.linear(tmp_path / "model")
+    images = tf.TensorSpec([None], tf.string, name="images")
+    functions = models.signatures(serving_default=(decoded, [images]))
+    save(module, tmp_path / "model", {**functions, "from_examples": module.serve})
+    report = check(tmp_path / "model", UNKNOWN)
+    assert "signature 'from_examples' scored" in report["scores"].message
+    assert "no row of a signature that consumers call" in report["output_per_row"].message
+
+
 def test_no_signature_of_a_procedure_is_called(check: Check, tmp_path: Path) -> None:
     module = models.linear(tmp_path / "model")
     functions = models.signatures(name=(lambda: {"name": tf.constant("taxi")}, []))
