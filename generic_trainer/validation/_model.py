@@ -391,7 +391,8 @@ class ModelUnderTest:
         """Returns `scores`, or `served_scores`; raises `Skip` if there are none."""
         scores = self.served_scores if served else self.scores
         if not scores:
-            raise Skip("nothing to test: no row was scored, see 'scores'")
+            served_alone = " of a signature that consumers call" if self.scores else ""
+            raise Skip(f"nothing to test: no row{served_alone} was scored, see 'scores'")
         return scores
 
     @functools.cached_property

@@ -286,6 +286,22 @@ def test_a_session_alone_loads_a_model_of_sparse_examples(check: Check, tmp_path
     assert report.verdict == "passed, but no row was scored"
 
 
+def test_rows_of_signatures_that_nobody_calls_are_told_from_rows_that_nobody_scored(
+    check: Check, tmp_path: Path
+) -> None:
+    def decoded(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        sizes = tf.strings.length(tf.map_fn(tf.io.decode_base64, images))
+        return {"sizes": tf.cast(sizes, tf.float32)}
+
+    module = models.linear(tmp_path / "model")
+    images = tf.TensorSpec([None], tf.string, name="images")
+    functions = models.signatures(serving_default=(decoded, [images]))
+    save(module, tmp_path / "model", {**functions, "from_examples": module.serve})
+    report = check(tmp_path / "model", UNKNOWN)
+    assert "signature 'from_examples' scored" in report["scores"].message
+    assert "no row of a signature that consumers call" in report["output_per_row"].message
+
+
 def test_no_signature_of_a_procedure_is_called(check: Check, tmp_path: Path) -> None:
     module = models.linear(tmp_path / "model")
     functions = models.signatures(name=(lambda: {"name": tf.constant("taxi")}, []))
@@ -308,3 +324,36 @@ def test_a_counter_is_not_compared_with_a_session(check: Check, tmp_path: Path) 
     save(serving(serve, ROWS, count=count), tmp_path / "model", functions)
     report = check(tmp_path / "model", SERVED)
     assert report.passed, report.summary()
+
+
+# An empty batch, with which some processors' convolutions fail.
+
+
+@pytest.mark.parametrize(
+    ("convolve", "filters"),
+    [
+        (lambda x, f: tf.nn.conv1d(x, f, 1, "SAME"), [[3, 2, 4], [3, 4, 4]]),
+        (lambda x, f: tf.nn.conv2d(x, f, 1, "SAME"), [[3, 3, 2, 4], [3, 3, 4, 4]]),
+        (lambda x, f: tf.nn.conv3d(x, f, [1] * 5, "SAME"), [[3, 3, 3, 2, 4], [3, 3, 3, 4, 4]]),
+        (
+            lambda x, f: tf.nn.depthwise_conv2d(x, f, [1] * 4, "SAME"),
+            [[3, 3, 2, 2], [3, 3, 4, 1]],
+        ),
+    ],
+    ids=["conv1d", "conv2d", "conv3d", "depthwise"],
+)
+def test_a_model_is_not_blamed_for_convolutions_that_take_no_empty_batch(
+    convolve: Any, filters: list[list[int]], check: Check
+) -> None:
+    sides = len(filters[0]) - 2
+    image = tf.TensorSpec([None, *[4] * sides, 2], tf.float32, name="image")
+
+    def outputs(image: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = image
+        for shape in filters:
+            found = convolve(found, tf.ones(shape))
+        return {"y": tf.reduce_sum(found, axis=list(range(1, sides + 1)))}
+
+    report = check(serving(outputs, image), SERVED)
+    assert report["scores"].status == "pass", report["scores"]
+    assert report["unforeseen_rows"].status != "warn", report["unforeseen_rows"]
