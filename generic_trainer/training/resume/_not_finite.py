@@ -27,7 +27,7 @@ from generic_trainer.training.resume._callback_state import numbers_of
 from generic_trainer.training.resume._culprits import find_culprits, listed, noted_layers, without
 from generic_trainer.training.resume._position import Position
 from generic_trainer.training.resume._randomness import random_state, set_random_state
-from generic_trainer.training.resume._state import ModelState
+from generic_trainer.training.resume._state import WEIGHTS, ModelState
 
 ON_NAN = ("error", "skip", "ignore")
 _SHARE = 0.01  # of the time, for looking
@@ -210,7 +210,11 @@ class NanWatch:
 
         Hundreds of variables take as many calls of TensorFlow otherwise, at each checkpoint.
         """
-        named = [*_trained(self._model), *_untrained(self._model), *_of_optimizer(self._state)]
+        named = [
+            *_trained(self._model),
+            *_untrained(self._model, self._state),
+            *_of_optimizer(self._state),
+        ]
         variables = [variable for _, variable in named]
         # By identity, as `==` of variables compares their values.
         if [*map(id, variables)] != [*map(id, self._looked_at)]:
@@ -230,7 +234,7 @@ class NanWatch:
         for name, variable in _trained(self._model):
             if not tf.reduce_all(tf.abs(tf.convert_to_tensor(variable)) < _TOO_LARGE):
                 names.add(name)
-        for name, variable in (*_untrained(self._model), *_of_optimizer(self._state)):
+        for name, variable in (*_untrained(self._model, self._state), *_of_optimizer(self._state)):
             if tf.reduce_any(tf.math.is_nan(tf.convert_to_tensor(variable))):
                 names.add(name)
         return names - self._at_start
@@ -247,8 +251,11 @@ def _trained(model: Any) -> list[tuple[str, Any]]:
     return _named(model.trainable_weights)
 
 
-def _untrained(model: Any) -> list[tuple[str, Any]]:
-    return _named(model.non_trainable_weights)
+def _untrained(model: Any, state: ModelState) -> list[tuple[str, Any]]:
+    # With Keras 2, metrics that are attributes of a model are among its layers.
+    variables = vars(state).get("variables", {})
+    metrics = {id(part) for name, part in variables.items() if not name.startswith(WEIGHTS)}
+    return _named([weight for weight in model.non_trainable_weights if id(weight) not in metrics])
 
 
 def _named(weights: list[Any]) -> list[tuple[str, Any]]:
