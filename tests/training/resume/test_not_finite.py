@@ -227,7 +227,13 @@ def test_good_fits_end(tmp_path: Path, keras: Any) -> None:
     text = keras.Sequential(layers)  # with Keras 2, its weights include a vocabulary
     text.compile("sgd", "mse")
     fit(tmp_path / "text", text, tf.data.Dataset.from_tensors((["a", "b c"], [0.0, 1.0])))
-    measured = model_of(keras)
+    inputs = keras.Input([3])
+
+    class Measured(keras.Model):
+        pass
+
+    measured = Measured(inputs, keras.layers.Dense(1)(inputs))
+    measured.compile("sgd", "mse")
     measured.ratio = keras.metrics.Mean()  # with Keras 2, its variables are among the weights
     measured.ratio.update_state([0.0])
     update = keras.callbacks.LambdaCallback(
