@@ -14,7 +14,7 @@ of the processes that it starts, per million rows, without imports. Medians. Col
 - `resume`: processor seconds (not per row) to restore it and get the next batch.
 
 `constant batch` returns the same tensors again and again: no reader in a Python loop is faster.
-Grain (`grain`, `array_record`) and TFX's reader (`tfx-bsl`) are left out where not installed.
+Needs `tfx-bsl`; Grain (`grain`, `array_record`) is left out where it is not installed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
+from tfx_bsl.tfxio import tf_example_record
+from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
+
+from benchmarks import bench_reader
+from generic_trainer.data import make_dataset_factory
+
+_HAS_GRAIN = find_spec("grain") is not None
+if _HAS_GRAIN:
+    import grain
+    from array_record.python.array_record_module import ArrayRecordWriter
 
 _FEATURES = 16
 _BUFFER = 100_000  # of shuffling, as that of TFX's reader
@@ -42,7 +54,6 @@ _COLUMNS = "conversion", "first epoch", "later epochs", "second run", "MB", "sta
 class TfData:
     """Files, then parsed batches, as the guide to performance of `tf.data` has it."""
 
-    needs = "tensorflow"
     columns = _COLUMNS[1:]
 
     def __init__(self, folder: Path, rows: int, batch: int) -> None:
@@ -57,30 +68,19 @@ class TfData:
 
     def dataset(self) -> Any:
         """Returns an endless `tf.data.Dataset` of batches."""
-        return self._shuffled().batch(self.batch, True).map(self._parsed, self._tuned()).prefetch(1)
+        return self._parsed_batches(self._rows().shuffle(_BUFFER).repeat()).prefetch(1)
 
-    def _tuned(self) -> int:
-        import tensorflow as tf
-
-        return int(tf.data.AUTOTUNE)
-
-    def _shuffled(self, repeated: bool = True) -> Any:
-        import tensorflow as tf
-
-        files = tf.data.Dataset.list_files(str(self.folder / "examples" / "*"), shuffle=repeated)
-        rows = files.interleave(
-            lambda file: tf.data.TFRecordDataset(file, "GZIP"), num_parallel_calls=self._tuned()
+    def _rows(self) -> Any:
+        files = tf.data.Dataset.list_files(str(self.folder / "examples" / "*"))
+        return files.interleave(
+            lambda file: tf.data.TFRecordDataset(file, "GZIP"), num_parallel_calls=tf.data.AUTOTUNE
         )
-        return rows.shuffle(_BUFFER).repeat() if repeated else rows
 
-    def _parsed(self, examples: Any) -> Any:
-        import tensorflow as tf
-
+    def _parsed_batches(self, rows: Any, drop_remainder: bool = True) -> Any:
         kinds = {1: tf.string, 2: tf.int64, 3: tf.float32}
-        return tf.io.parse_example(
-            examples,
-            {f.name: tf.io.FixedLenFeature([], kinds[f.type]) for f in _schema().feature},
-        )
+        features = {f.name: tf.io.FixedLenFeature([], kinds[f.type]) for f in _schema().feature}
+        batches = rows.batch(self.batch, drop_remainder)
+        return batches.map(lambda batch: tf.io.parse_example(batch, features), tf.data.AUTOTUNE)
 
     def iterator(self) -> Iterator[Any]:
         """Returns an iterator over batches, without end."""
@@ -88,15 +88,11 @@ class TfData:
 
     def save(self, iterator: Any) -> int:
         """Saves where the iterator is; returns the size in bytes."""
-        import tensorflow as tf
-
         tf.train.Checkpoint(iterator=iterator).write(str(self.scratch / "state"))
         return sum(file.stat().st_size for file in self.scratch.glob("state*"))
 
     def restore(self) -> Iterator[Any]:
         """Returns an iterator that continues there."""
-        import tensorflow as tf
-
         iterator = self.iterator()
         tf.train.Checkpoint(iterator=iterator).read(str(self.scratch / "state"))
         return iterator
@@ -106,8 +102,7 @@ class Cached(TfData):
     """The same with a cache of parsed batches: later epochs have them in another order."""
 
     def dataset(self) -> Any:
-        parsed = self._shuffled(False).shuffle(_BUFFER).batch(self.batch, True)
-        kept = parsed.map(self._parsed, self._tuned()).cache()
+        kept = self._parsed_batches(self._rows().shuffle(_BUFFER)).cache()
         return kept.shuffle(max(1, self.rows // self.batch)).repeat().prefetch(1)
 
 
@@ -115,10 +110,6 @@ class Ours(TfData):
     """The reader of `fn_args.data_accessor`."""
 
     def dataset(self) -> Any:
-        from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
-
-        from generic_trainer.data import make_dataset_factory
-
         os.environ["GENERIC_TRAINER_CACHE_DIR"] = str(self.scratch)
         make = make_dataset_factory(cache_dir=str(self.scratch))
         options = TensorFlowDatasetOptions(batch_size=self.batch, drop_final_batch=True)
@@ -128,12 +119,7 @@ class Ours(TfData):
 class Tfx(TfData):
     """The reader that TFX's Trainer gives to a module file."""
 
-    needs = "tfx_bsl"
-
     def dataset(self) -> Any:
-        from tfx_bsl.tfxio import tf_example_record
-        from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
-
         record = tf_example_record.TFExampleRecord(
             str(self.folder / "examples" / "*"), schema=_schema(), telemetry_descriptors=["bench"]
         )
@@ -147,8 +133,6 @@ class Constant(TfData):
     columns = ("later epochs",)
 
     def dataset(self) -> Any:
-        import tensorflow as tf
-
         batch = next(iter(super().dataset()))
         return tf.data.Dataset.from_tensors(batch).repeat()
 
@@ -156,19 +140,14 @@ class Constant(TfData):
 class Grain(TfData):
     """Rows as bytes of NumPy in ArrayRecord, batches by Grain's threads."""
 
-    needs = "array_record"
     columns = _COLUMNS
 
     def convert(self) -> None:
-        import numpy as np
-        import tensorflow as tf
-        from array_record.python.array_record_module import ArrayRecordWriter
-
         # A file for each of TFX's: the time to read a row grows with the rows of its file.
         for file in sorted((self.folder / "examples").iterdir()):
             writer = ArrayRecordWriter(str(self.scratch / f"{file.name}.rows"), "group_size:1")
             rows = tf.data.TFRecordDataset(str(file), "GZIP")
-            for batch in rows.batch(4096).map(self._parsed, self._tuned()):
+            for batch in self._parsed_batches(rows, drop_remainder=False):
                 table = np.empty(len(tf.nest.flatten(batch)[0]), self._row())
                 for name, column in batch.items():
                     table[name] = column.numpy()
@@ -177,14 +156,9 @@ class Grain(TfData):
             writer.close()
 
     def _row(self) -> Any:
-        import numpy as np
-
         return np.dtype([(f.name, "i8" if f.type == 2 else "f4") for f in _schema().feature])
 
     def iterator(self) -> Iterator[Any]:
-        import grain
-        import numpy as np
-
         dtype = self._row()
 
         def batch_of(records: Sequence[bytes]) -> dict[str, Any]:  # not row by row: much faster
@@ -219,8 +193,6 @@ READERS: dict[str, type[TfData]] = {
 
 
 def _schema() -> Any:
-    from benchmarks import bench_reader
-
     return bench_reader._schema(_FEATURES, ("numeric",))
 
 
@@ -235,10 +207,7 @@ def _used(folder: Path) -> int:
 
 def _measure(reader: TfData, step: str) -> dict[str, float]:
     """Returns figures of a step, measured in this process."""
-    import tensorflow as tf
-
     tf.constant(0) + 1  # starts TensorFlow
-    _schema()
     per_million = 1e6 / reader.rows
     batches = reader.rows // reader.batch
 
@@ -276,8 +245,6 @@ def _run(name: str, folder: Path, rows: int, batch: int, step: str) -> dict[str,
 
 
 def _write(folder: Path, rows: int) -> None:
-    from benchmarks import bench_reader
-
     (folder / "examples").mkdir()
     bench_reader._write(folder / "examples", rows, _schema())
 
@@ -306,7 +273,7 @@ def _table(batch: int, arguments: argparse.Namespace) -> Table:
 def main() -> None:
     """Prints a table for each size of batches."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    there = [name for name, reader in READERS.items() if find_spec(reader.needs)]
+    there = [name for name in READERS if READERS[name] is not Grain or _HAS_GRAIN]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
