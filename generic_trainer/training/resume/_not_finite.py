@@ -210,11 +210,7 @@ class NanWatch:
 
         Hundreds of variables take as many calls of TensorFlow otherwise, at each checkpoint.
         """
-        named = [
-            *_trained(self._model),
-            *_untrained(self._model, self._state),
-            *_of_optimizer(self._state),
-        ]
+        named = [*_trained(self._model), *_untrained(self._model, self._state)]
         variables = [variable for _, variable in named]
         # By identity, as `==` of variables compares their values.
         if [*map(id, variables)] != [*map(id, self._looked_at)]:
@@ -234,7 +230,7 @@ class NanWatch:
         for name, variable in _trained(self._model):
             if not tf.reduce_all(tf.abs(tf.convert_to_tensor(variable)) < _TOO_LARGE):
                 names.add(name)
-        for name, variable in (*_untrained(self._model, self._state), *_of_optimizer(self._state)):
+        for name, variable in _untrained(self._model, self._state):
             if tf.reduce_any(tf.math.is_nan(tf.convert_to_tensor(variable))):
                 names.add(name)
         return names - self._at_start
@@ -252,24 +248,22 @@ def _trained(model: Any) -> list[tuple[str, Any]]:
 
 
 def _untrained(model: Any, state: ModelState) -> list[tuple[str, Any]]:
+    """Returns weights that are not trained, and variables of the optimizer."""
+    variables = vars(state).get("variables", {})  # absent until the first step has made them
     # With Keras 2, metrics that are attributes of a model are among its layers.
-    variables = vars(state).get("variables", {})
     metrics = {id(part) for name, part in variables.items() if not name.startswith(WEIGHTS)}
-    return _named([weight for weight in model.non_trainable_weights if id(weight) not in metrics])
+    weights = [weight for weight in model.non_trainable_weights if id(weight) not in metrics]
+    of_optimizer = [
+        (name, variable)
+        for name, variable in variables.items()
+        if name.startswith("training/optimizer") and _is_float(variable)
+    ]
+    return [*_named(weights), *of_optimizer]
 
 
 def _named(weights: list[Any]) -> list[tuple[str, Any]]:
     return [
         (getattr(weight, "path", weight.name), weight) for weight in weights if _is_float(weight)
-    ]
-
-
-def _of_optimizer(state: ModelState) -> list[tuple[str, Any]]:
-    variables = vars(state).get("variables", {})  # absent until the first step has made them
-    return [
-        (name, variable)
-        for name, variable in variables.items()
-        if name.startswith("training/optimizer") and _is_float(variable)
     ]
 
 
