@@ -12,6 +12,8 @@ of the processes that it starts, per million rows, without imports. Medians. Col
 - `MB`: files beside the examples, that the reader has made for later.
 - `state MB`: a checkpoint of the iterator in the middle of the second epoch.
 - `resume`: processor seconds (not per row) to restore it and get the next batch.
+- `busy`: milliseconds of the shortest step, a sleep after each batch, that takes 90 % of the time
+  in later epochs. An accelerator with such steps is kept busy, as MLPerf Storage defines it.
 
 `constant batch` returns the same tensors again and again: no reader in a Python loop is faster.
 Needs `tfx-bsl`; Grain (`grain`, `array_record`) is left out where it is not installed.
@@ -21,11 +23,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import resource
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,7 +52,11 @@ if _HAS_GRAIN:
 
 _FEATURES = 16
 _BUFFER = 100_000  # of shuffling, as that of TFX's reader
-_COLUMNS = "conversion", "first epoch", "later epochs", "second run", "MB", "state MB", "resume"
+_COLUMNS = (
+    *("conversion", "first epoch", "later epochs", "second run", "MB", "state MB", "resume"),
+    "busy",
+)
+_IS_BUSY, _LOOK_S, _LOOKS = 0.9, 1.0, 9
 
 
 class TfData:
@@ -130,7 +138,7 @@ class Tfx(TfData):
 class Constant(TfData):
     """The least that a batch costs."""
 
-    columns = ("later epochs",)
+    columns = "later epochs", "busy"
 
     def dataset(self) -> Any:
         batch = next(iter(super().dataset()))
@@ -231,7 +239,24 @@ def _measure(reader: TfData, step: str) -> dict[str, float]:
         read(iterator, batches // 2)
         figures["MB"] = _used(reader.scratch) / 1e6
         figures["state MB"] = reader.save(iterator) / 1e6
+        figures["busy"] = 1000 * _shortest_busy_step(iterator)
     return figures
+
+
+def _shortest_busy_step(iterator: Any) -> float:
+    """Returns seconds, from halving (in powers) what lies between 0.03 ms and a second."""
+    low, high = math.log(3e-5), math.log(1)
+    for _ in range(_LOOKS):
+        step_s = math.exp((low + high) / 2)
+        busy_s, start_s = 0.0, time.perf_counter()
+        while time.perf_counter() < start_s + _LOOK_S:
+            next(iterator)
+            slept_s = time.perf_counter()
+            time.sleep(step_s)
+            busy_s += time.perf_counter() - slept_s
+        is_busy = busy_s >= _IS_BUSY * (time.perf_counter() - start_s)
+        low, high = (low, math.log(step_s)) if is_busy else (math.log(step_s), high)
+    return math.exp(high)
 
 
 def _in_process(name: str, folder: Path, rows: int, batch: int, step: str) -> dict[str, float]:

@@ -19,6 +19,14 @@ _SCALARS = {type(None), bool, int, float, complex, str, bytes, set, frozenset}
 _OFTEN_EMPTY = {list, dict, tuple}  # half of what the layers of Keras 3 have
 _LEAVES = (type, tf.Variable, tf.Tensor, tf.types.experimental.Callable)
 _STANDARD = os.path.dirname(os.__file__)
+# What Keras and TensorFlow note about the calls of layers, half of what a functional model holds.
+# The arguments of the calls are not among them: an operation may hold a variable nowhere else.
+_NOTES = {
+    *("CallFunctionSpec", "Config", "DTypePolicy", "FullArgSpec", "InputSpec", "KerasHistory"),
+    *("KerasTensor", "Policy", "SerializableDict", "TensorShape", "TensorSpec", "TrackedSet"),
+    "Tracker",
+}
+_NOTING = {"inspect", "keras", "tensorflow", "tf_keras"}
 
 
 def walk(
@@ -78,6 +86,9 @@ def _kind(*classes: type) -> str:
     Args:
         classes: those of one part; wrappers, such as Keras 2's of a dict, have a second one.
     """
+    package = classes[0].__module__.partition(".")[0]
+    if classes[0].__name__ in _NOTES and package in _NOTING:
+        return "leaf"
     if any(issubclass(cls, Mapping) for cls in classes):
         return "mapping"
     if any(issubclass(cls, (list, tuple, collections.deque)) for cls in classes):
@@ -86,7 +97,6 @@ def _kind(*classes: type) -> str:
     # its graph uses, such as the optimizer.
     if any(issubclass(cls, _LEAVES) for cls in classes):
         return "leaf"
-    package = classes[0].__module__.partition(".")[0]
     # A module of the user's may have the name of a standard one, such as `profile`.
     file = getattr(sys.modules.get(package), "__file__", None) or _STANDARD
     is_standard = package in sys.stdlib_module_names and file.startswith(_STANDARD)

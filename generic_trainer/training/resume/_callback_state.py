@@ -4,6 +4,7 @@ import collections
 import contextlib
 import copy
 import dis
+import functools
 import itertools
 import logging
 import types
@@ -258,13 +259,18 @@ def _cells(callback: Any) -> Iterator[tuple[str, Any, bool]]:
     owners = [callback, *_classes_of_user(callback)]
     for function in (member for owner in owners for member in vars(owner).values()):
         if isinstance(function, types.FunctionType) and function.__closure__:
-            assigned = {
-                instruction.argval
-                for instruction in dis.get_instructions(function)
-                if instruction.opname == "STORE_DEREF"
-            }
+            assigned = _assigned_around(function.__code__)
             for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
                 yield f"{function.__qualname__}.{name}", cell, name in assigned
+
+
+@functools.lru_cache
+def _assigned_around(code: types.CodeType) -> set[str]:
+    return {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname == "STORE_DEREF"
+    }
 
 
 def _classes_of_user(callback: Any) -> list[type]:

@@ -21,13 +21,13 @@ None before and after it. `_position` is the position of this fit, in either sta
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
 import logging
 import math
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -168,6 +168,9 @@ class Resume(_OfEitherKeras):
             _begun[self._directory] = self
             opened.callback(_begun.pop, self._directory)  # and with it the model
             self._notice = opened.enter_context(SigtermNotice(self._grace_s))
+            # A thread, because training would wait for an object store; one for all notes, because
+            # to start one waits until it runs, up to 5 ms if others hold the interpreter.
+            self._notes = opened.enter_context(concurrent.futures.ThreadPoolExecutor(1, "notes"))
             self._stop = opened.enter_context(contextlib.closing(CommonStep(strategy)))
             self._schedule = opened.enter_context(contextlib.closing(self._schedule_for(strategy)))
             # Keras 3 counts whole executions, also if the data end within the last one.
@@ -454,8 +457,7 @@ class Resume(_OfEitherKeras):
         if wait:
             self._manager.settle()
         self._still_s = time.monotonic() - start_s
-        # In a thread, because training would wait for an object store.
-        threading.Thread(target=note, kwargs={"checkpoint_s": round(self._still_s, 4)}).start()
+        self._notes.submit(note, checkpoint_s=round(self._still_s, 4))
         self._schedule.saved(position.steps)
 
     def _changed_attributes(self) -> dict[str, Any]:

@@ -6,11 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from generic_trainer.training.resume._reader import move_to, take_position
-from generic_trainer.training.resume._state import read_variables, taken, tensors_in, write_tensors
+from generic_trainer.training.resume._state import (
+    read_variables,
+    taken,
+    tensors_in,
+    variables_of,
+    write_tensors,
+)
 
 
 def dense(variable: tf.Variable) -> None:
@@ -113,3 +121,12 @@ def test_passes_after_the_restored_one_are_shuffled_as_without_it(
     write_tensors(tensors_in(str(tmp_path)), state)
     move_to(replayed, str(tmp_path), batches - 1)
     assert after(resumed, replayed) == after(undisturbed, iterator)
+
+
+def test_variables_that_only_an_operation_of_a_model_holds_are_found() -> None:
+    inputs, held = tf_keras.Input([3]), tf.Variable([2.0, 2.0, 2.0])
+    model = tf_keras.Model(inputs, tf.multiply(inputs, held))
+    assert any(variable is held for variable in variables_of(model).values())
+    inputs, held = keras.Input([3]), keras.Variable([2.0, 2.0, 2.0])
+    model = keras.Model(inputs, keras.ops.multiply(inputs, held))
+    assert any(variable is held.value for variable in variables_of(model).values())
