@@ -11,13 +11,13 @@ from griffe import Extension
 _TYPES = {
     "AtLeastZero": "float",
     "Count": "int",
-    "LauncherName": "str",
     "Names": "tuple[str, ...]",
     "Positive": "float",
     "PositiveWhole": "int",
     "Signature": "str | SignatureSpec",
     "Tensors": "Mapping[str, str]",
     "Text": "str",
+    "_Installed": "str",
     "_Workers": "int",
 }
 

@@ -99,7 +99,7 @@ def step_resources(distribution: Distribution) -> Any:
     2. Workers on Ray, in Kubernetes or on Vertex AI run elsewhere, with separate resources.
     3. Requests equal limits; the accelerator's type is `distribution.gpu_type`.
     """
-    if distribution.launcher not in ("in_process", "local"):
+    if not distribution.runs_here:
         return None
     wanted = {
         "cpu": (distribution.cpus_per_worker or 0) * distribution.num_processes,

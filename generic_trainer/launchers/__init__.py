@@ -15,25 +15,35 @@ from generic_trainer.launchers._distribution import (
     TFJobOptions,
     TrainJobOptions,
     VertexOptions,
+    tasks,
 )
 from generic_trainer.launchers._failures import Failure, exit_code
 
 # Names beside those of `__all__` are for the floors above.
 from generic_trainer.launchers._job import REJECTED_DIR as REJECTED_DIR
-from generic_trainer.launchers._job import ExamplesFormat, Job, TrainingRequest
+from generic_trainer.launchers._job import ExamplesFormat, Job, JobFolder, TrainingRequest
 from generic_trainer.launchers._launch import Launcher, launch
+from generic_trainer.launchers._remote.engine import run_by_service
+from generic_trainer.launchers._remote.service import PROGRAM, JobStatus, RemoteService, TaskStatus
 
 __all__ = [
+    "PROGRAM",
     "Distribution",
     "ExamplesFormat",
     "Failure",
     "Job",
+    "JobFolder",
+    "JobStatus",
     "Launcher",
     "RayOptions",
+    "RemoteService",
     "TFJobOptions",
+    "TaskStatus",
     "TrainJobOptions",
     "TrainingRequest",
     "VertexOptions",
     "exit_code",
     "launch",
+    "run_by_service",
+    "tasks",
 ]

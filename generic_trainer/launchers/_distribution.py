@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pydantic
 
@@ -19,34 +19,19 @@ from generic_trainer._core.options import (
     PositiveWhole,
     Text,
     options,
+    reported,
 )
 from generic_trainer._core.texts import describe, shown
 from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.launchers._registry import find_launcher
 
-LauncherName = Literal["in_process", "local", "ray", "tfjob", "trainjob", "vertex"]
-_DEFAULT_GPU_TYPE = "nvidia.com/gpu"
+DEFAULT_GPU_TYPE = "nvidia.com/gpu"
 # Each process has a port, and a connection to all others.
 _AT_MOST = pydantic.Field(le=10_000)
 _Workers = Annotated[PositiveWhole, _AT_MOST]
-_ENDS_WITH_CHIEF = "is for 'local', 'ray' and 'trainjob'; others end their workers with the chief"
-# Launcher → field that it refuses, unless it has its default → reason.
-_REFUSED: dict[str, dict[str, str]] = {
-    "in_process": dict.fromkeys(
-        (
-            *("num_workers", "parameter_servers", "chief", "max_failures", "preemption_grace_s"),
-            *("worker_grace_s", "timeout_s", "heartbeat_s", "env"),
-        ),
-        "needs a launcher that starts workers, such as launcher='local'",
-    ),
-    "ray": {"gpu_type": "is for pods; Ray calls every GPU of its nodes 'GPU'"},
-    "tfjob": {"worker_grace_s": _ENDS_WITH_CHIEF},
-    "vertex": {
-        "worker_grace_s": _ENDS_WITH_CHIEF,
-        "cpus_per_worker": "contradicts the machine type of VertexOptions(machine_type=...)",
-    },
-}
-# Values besides the defaults that training in process fulfils.
-_IN_PROCESS = (("max_failures", 0), ("heartbeat_s", None))
+_Installed = Annotated[str, pydantic.AfterValidator(lambda name: find_launcher(name) and name)]
+# They ask for nothing, so a launcher may refuse other values of these fields only.
+_OFF = (("max_failures", 0), ("heartbeat_s", None))
 
 
 @options(frozen=True)
@@ -127,15 +112,6 @@ class VertexOptions(Options):
     custom_job: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-# Name of the engine → the class of its options.
-OPTIONS: dict[str, Any] = {
-    "ray": RayOptions,
-    "tfjob": TFJobOptions,
-    "trainjob": TrainJobOptions,
-    "vertex": VertexOptions,
-}
-
-
 @contextlib.contextmanager
 def needed_client(launcher: str, requirement: str, extra: str) -> Iterator[None]:
     """Explains that the client of a launcher's service cannot be imported.
@@ -198,7 +174,7 @@ class Distribution(Options):
         launcher: `"in_process"` trains where the executor runs; `"local"` in child processes,
             which free their GPU memory and can crash without harm; `"ray"` on a Ray cluster;
             `"tfjob"` and `"trainjob"` in the pods of a TFJob or a TrainJob of Kubeflow; `"vertex"`
-            as a custom job of Vertex AI.
+            as a custom job of Vertex AI. Other distributions may register more.
         cpus_per_worker: processors of each worker.
         gpus_per_worker: GPUs of each worker; None leaves it all visible ones, or an equal share
             if the workers of one machine have at least one each; 0 hides them.
@@ -224,6 +200,7 @@ class Distribution(Options):
         tfjob: image, namespace and volumes of the pods of a TFJob.
         trainjob: the same for the pods of a TrainJob.
         vertex: project, image and machines of a custom job of Vertex AI.
+        launcher_options: options of a launcher of another distribution.
 
     Raises:
         ConfigurationError: values are wrong or contradict each other; all of them are listed.
@@ -235,10 +212,10 @@ class Distribution(Options):
     ] = 1
     parameter_servers: Annotated[Count, _AT_MOST] = 0
     chief: bool = False
-    launcher: LauncherName = "in_process"
+    launcher: _Installed = "in_process"
     cpus_per_worker: Positive | None = None
     gpus_per_worker: AtLeastZero | None = None
-    gpu_type: Text = _DEFAULT_GPU_TYPE
+    gpu_type: Text = DEFAULT_GPU_TYPE
     memory_mb_per_worker: PositiveWhole | None = None
     max_failures: Count = 3
     preemption_grace_s: AtLeastZero = 25.0
@@ -253,11 +230,24 @@ class Distribution(Options):
     tfjob: TFJobOptions | None = None
     trainjob: TrainJobOptions | None = None
     vertex: VertexOptions | None = None
+    launcher_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @pydantic.model_validator(mode="after")
     def _compare(self) -> Distribution:
         raise_problems(ConfigurationError, "Distribution", [*_contradictions(self)])
         return self
+
+    @property
+    def options(self) -> Any:
+        """The options of the launcher, of its own class; None if it has none."""
+        kind = find_launcher(self.launcher).options
+        given = getattr(self, self.launcher, None)
+        return given if given or kind is None else kind(**self.launcher_options)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the workers run on this machine."""
+        return bool(find_launcher(self.launcher).runs_here)
 
     @property
     def min_workers(self) -> int:
@@ -301,45 +291,59 @@ def tasks(distribution: Distribution) -> tuple[Task, ...]:
 
 
 def _contradictions(wanted: Distribution) -> Iterator[str]:
-    launcher = wanted.launcher
+    name = wanted.launcher
+    launcher = find_launcher(name)
     for field in dataclasses.fields(wanted):
         value = getattr(wanted, field.name)
-        reason = _REFUSED.get(launcher, {}).get(field.name)
-        is_kept = launcher == "in_process" and (field.name, value) in _IN_PROCESS
-        default = {} if field.name == "env" else field.default
-        if reason and value != default and not is_kept:
-            yield f"{field.name}={shown(value)} {reason}, but launcher is {launcher!r}"
+        make = field.default_factory
+        default = field.default if make is dataclasses.MISSING else make()
+        reason = launcher.refused.get(field.name)
+        if reason and value != default and (field.name, value) not in _OFF:
+            yield f"{field.name}={shown(value)} {reason}, but launcher is {name!r}"
     if isinstance(wanted.num_workers, tuple):
         if wanted.min_workers > wanted.max_workers:
             yield f"num_workers must be the fewest and the most, got {wanted.num_workers}"
-        if launcher != "ray":
+        if not launcher.takes_ranges:
             yield (
                 f"num_workers={shown(wanted.num_workers)} is for launcher='ray', but launcher is "
-                f"{launcher!r}, which starts a fixed number: give one number"
+                f"{name!r}, which starts a fixed number: give one number"
             )
         if wanted.parameter_servers:
             yield (
                 f"num_workers={shown(wanted.num_workers)} contradicts parameter_servers="
                 f"{shown(wanted.parameter_servers)}, whose chief knows its workers: give one number"
             )
-    asks_for_gpus = wanted.gpus_per_worker or wanted.require_gpu
-    if launcher == "vertex" and asks_for_gpus and wanted.gpu_type == _DEFAULT_GPU_TYPE:
-        yield (
-            f"gpu_type={wanted.gpu_type!r} is that of Kubernetes, but launcher is 'vertex': give "
-            'the name of the accelerator there, such as "NVIDIA_TESLA_T4"'
-        )
-    for name in OPTIONS:
-        if getattr(wanted, name) is not None and launcher != name:
-            yield f"{name}=... is for launcher={name!r}, but launcher is {launcher!r}"
-    fields = OPTIONS[launcher].__pydantic_fields__ if launcher in OPTIONS else {}
-    required = [f"{name}=..." for name, field in fields.items() if field.is_required()]
-    if required and getattr(wanted, launcher) is None:
-        yield (
-            f"launcher={launcher!r} needs {launcher}={OPTIONS[launcher].__name__}"
-            f"({', '.join(required)}), the place and the image of the workers"
-        )
+    yield from launcher.problems(wanted)
+    yield from _wrong_options(wanted, launcher.options)
     if wanted.require_gpu and wanted.gpus_per_worker == 0:
         yield "require_gpu=True contradicts gpus_per_worker=0"
     gpus = wanted.gpus_per_worker
-    if launcher not in ("in_process", "ray") and gpus and gpus != int(gpus):
+    if not launcher.takes_fractions and gpus and gpus != int(gpus):
         yield f"gpus_per_worker must be a whole number except on Ray, got {gpus!r}"
+
+
+def _wrong_options(wanted: Distribution, kind: Any) -> Iterator[str]:
+    launcher = wanted.launcher
+    fields = [field.name for field in dataclasses.fields(wanted)]
+    for name in fields:
+        if isinstance(getattr(wanted, name), Options) and name != launcher:
+            yield f"{name}=... is for launcher={name!r}, but launcher is {launcher!r}"
+    if wanted.launcher_options and (kind is None or launcher in fields):
+        yield (
+            f"launcher_options={shown(wanted.launcher_options)} is for launchers of other "
+            f"distributions that have options, but launcher is {launcher!r}"
+        )
+    elif launcher not in fields:
+        try:
+            with reported(kind, "launcher_options"):
+                _ = wanted.options
+        except (TypeError, ValueError) as error:
+            yield from getattr(error, "problems", ()) or [f"launcher_options: {error}"]
+    elif getattr(wanted, launcher) is None:
+        its_fields = getattr(kind, "__pydantic_fields__", {}).items()
+        required = [f"{name}=..." for name, field in its_fields if field.is_required()]
+        if required:
+            yield (
+                f"launcher={launcher!r} needs {launcher}={kind.__name__}({', '.join(required)}), "
+                "the place and the image of the workers"
+            )

@@ -1,6 +1,9 @@
-"""Launches a job with the launcher that its distribution names."""
+"""Launches a job with the launcher that its distribution names; those of this machine."""
 
-from typing import Protocol
+import dataclasses
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from generic_trainer._core.cluster import cluster_addresses, is_in_a_cluster, this_task
 from generic_trainer._core.output import kept_output
@@ -10,11 +13,13 @@ from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._failures import classify, explain
 from generic_trainer.launchers._job import Job
+from generic_trainer.launchers._registry import find_launcher
 from generic_trainer.launchers._supervisor import supervise
 
 
-class Launcher(Protocol):
-    """Runs `run_fn` on all workers of a job and returns when the chief has exported.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """A way to run `run_fn` on all workers of a job, found by its name; see `_registry`.
 
     All launchers follow these rules, which `tests/launchers/test_contract.py` checks:
 
@@ -26,20 +31,29 @@ class Launcher(Protocol):
     3. A failure is raised as the error of its class (see `Failure`), with the traceback of the
        worker. Only lost workers are replaced, at most `distribution.max_failures` times.
     4. When the launcher returns or raises, all of its processes have ended.
+
+    Attributes:
+        run: the function that runs a job by these rules, or its import path if importing it takes
+            time. A `ConfigurationError` of it means that the engine cannot be used.
+        options: class of its options; None if it has none. It is called with the fields of
+            `Distribution(launcher_options=...)`, and raises a `ValueError` or `TypeError` for wrong
+            ones.
+        refused: field of `Distribution` that it refuses, unless that has its default → reason.
+        problems: returns what else of a distribution it cannot keep, one sentence each.
+        runs_here: whether the workers run on this machine, with the resources of the step.
+        takes_ranges: whether `num_workers` may be the fewest and the most.
+        takes_fractions: whether `gpus_per_worker` may be a fraction.
+        set_tf_config: sets `TF_CONFIG` in a container, where the service that made it does not.
     """
 
-    def __call__(self, job: Job) -> None:
-        """Runs the job.
-
-        Raises:
-            ModuleFileError: the user's module cannot be loaded.
-            DataError: `run_fn` encountered an unreadable file or record.
-            TrainingError: `run_fn` raised.
-            WorkerHangError: a worker hangs, or `timeout_s` was exceeded.
-            WorkerLostError: workers were lost more often than allowed, or this process got SIGTERM.
-            WorkerMemoryError: a worker ran out of memory.
-            ConfigurationError: the engine is unreachable, or does not support these settings.
-        """
+    run: Callable[[Job], None] | str
+    options: Any = None
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    problems: Callable[[Distribution], Iterable[str]] = lambda wanted: ()
+    runs_here: bool = False
+    takes_ranges: bool = False
+    takes_fractions: bool = False
+    set_tf_config: Callable[[Distribution], None] = lambda wanted: None
 
 
 def launch(job: Job) -> None:
@@ -48,24 +62,10 @@ def launch(job: Job) -> None:
     Raises:
         GenericTrainerError: see `Launcher`.
     """
-    name = job.distribution.launcher
     _refuse_a_cluster_in_a_cluster(job.distribution)
-    # Only the launcher in use is imported.
     with kept_output(job.request.log_path):
-        if name == "in_process":
-            _train_here(job)
-        elif name == "local":
-            from generic_trainer.launchers._local.engine import LocalEngine
-
-            supervise(job, LocalEngine)
-        elif name == "ray":  # from a separate process, which is connected to Ray
-            from generic_trainer.launchers._ray.driver import launch_on_ray
-
-            launch_on_ray(job)
-        else:
-            from generic_trainer.launchers._remote.engine import remote_engine
-
-            supervise(job, remote_engine)
+        run = find_launcher(job.distribution.launcher).run
+        (pkgutil.resolve_name(run) if isinstance(run, str) else run)(job)
 
 
 def _refuse_a_cluster_in_a_cluster(distribution: Distribution) -> None:
@@ -73,7 +73,7 @@ def _refuse_a_cluster_in_a_cluster(distribution: Distribution) -> None:
 
     A single child process on this machine is allowed: it takes over the task of this process.
     """
-    starts_others = distribution.is_cluster or distribution.launcher not in ("in_process", "local")
+    starts_others = distribution.is_cluster or not distribution.runs_here
     if starts_others and is_in_a_cluster():
         raise ConfigurationError(
             f"launcher={distribution.launcher!r} would start {distribution.num_processes} "
@@ -95,3 +95,24 @@ def _train_here(job: Job) -> None:
         if isinstance(error, kind):
             raise
         raise kind(explain(error)) from error.__cause__
+
+
+def _train_in_children(job: Job) -> None:
+    from generic_trainer.launchers._local.engine import LocalEngine
+
+    supervise(job, LocalEngine)
+
+
+IN_PROCESS = Launcher(
+    run=_train_here,
+    refused=dict.fromkeys(
+        (
+            *("num_workers", "parameter_servers", "chief", "max_failures", "preemption_grace_s"),
+            *("worker_grace_s", "timeout_s", "heartbeat_s", "env"),
+        ),
+        "needs a launcher that starts workers, such as launcher='local'",
+    ),
+    runs_here=True,
+    takes_fractions=True,
+)
+LOCAL = Launcher(run=_train_in_children, runs_here=True)

@@ -30,7 +30,7 @@ from generic_trainer.data import explain_read_errors
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._failures import Failure
 from generic_trainer.launchers._job import Job
-from generic_trainer.launchers._kubernetes.status import trainjob_status
+from generic_trainer.launchers._registry import around_training
 from generic_trainer.launchers._worker_end import WorkerEnd
 from generic_trainer.training import checked_on_several_workers, keras_2_left_alone, watched
 from generic_trainer.user_code import call_user_function, user_module
@@ -66,7 +66,7 @@ def train(job: Job) -> None:
         seen_dir = request.model_run_dir
         delete_tree(export_dir)  # a killed run left it
         gfile().makedirs(export_dir)
-    with run_fn_of(code) as run_fn, trainjob_status(seen_dir):
+    with run_fn_of(code) as run_fn, around_training(seen_dir):
         fn_args = job.make_fn_args(export_dir)
         _logger.info("Training with %s of %s", code.function, code.module)
         with contextlib.suppress(ImportError):  # not each `run_fn` needs it

@@ -12,25 +12,30 @@
 Source: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs
 """
 
+import functools
 import itertools
 import json
 import logging
 import math
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import (
+    DEFAULT_GPU_TYPE,
     Distribution,
     VertexOptions,
     needed_client,
     tasks,
 )
 from generic_trainer.launchers._job import JobFolder
+from generic_trainer.launchers._launch import Launcher
+from generic_trainer.launchers._remote.engine import run_by_service
 from generic_trainer.launchers._remote.service import (
+    ENDS_WITH_CHIEF,
     PROGRAM,
     JobStatus,
     RemoteService,
@@ -319,3 +324,29 @@ def job_client(region: str) -> Any:
             "launcher='vertex' finds no credentials of Google Cloud: run it as a service account, "
             f"or `gcloud auth application-default login` ({error})."
         ) from error
+
+
+def _problems(wanted: Distribution) -> Iterator[str]:
+    asks_for_gpus = wanted.gpus_per_worker or wanted.require_gpu
+    if asks_for_gpus and wanted.gpu_type == DEFAULT_GPU_TYPE:
+        yield (
+            f"gpu_type={wanted.gpu_type!r} is that of Kubernetes, but launcher is 'vertex': give "
+            'the name of the accelerator there, such as "NVIDIA_TESLA_T4"'
+        )
+
+
+def _set_tf_config(wanted: Distribution) -> None:
+    os.environ.pop(TF_CONFIG, None)  # Vertex AI's own has other types of tasks
+    os.environ.update(cluster_variables(wanted))
+
+
+VERTEX = Launcher(
+    run=functools.partial(run_by_service, CustomJobs),
+    options=VertexOptions,
+    refused={
+        "worker_grace_s": ENDS_WITH_CHIEF,
+        "cpus_per_worker": "contradicts the machine type of VertexOptions(machine_type=...)",
+    },
+    problems=_problems,
+    set_tf_config=_set_tf_config,
+)

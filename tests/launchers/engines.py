@@ -7,6 +7,7 @@ Without options an engine that needs a service gets a stand-in for it.
 """
 
 import contextlib
+import importlib.metadata
 import os
 import uuid
 from collections.abc import Iterator
@@ -16,13 +17,17 @@ from typing import Any
 import pytest
 
 from generic_trainer._core.texts import parse_json
-from generic_trainer.launchers._distribution import OPTIONS
+from generic_trainer.launchers import Distribution
+from generic_trainer.launchers._registry import GROUP, find_launcher
+from tests.launchers import batch
 
 # Workers of these train in the children that those of `local` are, and take up to half a minute to
 # start: tried is what goes over the network, a cluster, and parameter servers. What jobs have in
 # common is tried with TFJobs. `tests/launchers/kubernetes`, `ray` and `vertex` have more, such as
 # workers of Ray that are lost and parameter servers in pods.
-_FEW = ("ray", "tfjob", "trainjob", "vertex")
+_FEW = ("ray", "tfjob", "trainjob", "vertex", batch.NAME)
+# With those that other distributions have installed here, which run if they are asked for.
+SLOW_ENGINES = (*_FEW, *(entry.name for entry in importlib.metadata.entry_points(group=GROUP)))
 _TRIED = [
     f"{test}]"
     for test in (
@@ -30,6 +35,8 @@ _TRIED = [
         *(f"test_all_kinds_of_output_are_kept[{name}" for name in _FEW[:2]),
         *(f"test_error_arrives_with_its_class_and_traceback[{name}-data" for name in _FEW[:2]),
         *(f"test_values_are_in_a_worker_what_they_are_here[{name}" for name in _FEW[:2]),
+        f"test_error_arrives_with_its_class_and_traceback[{batch.NAME}-data",
+        f"test_lost_worker_is_replaced[{batch.NAME}-two workers",
         "test_lost_worker_is_replaced[ray-parameter servers",
         "test_error_arrives_with_its_class_and_traceback[tfjob-memory",
         "test_run_that_ends_well_keeps_to_the_rules[tfjob-chief",
@@ -38,13 +45,23 @@ _TRIED = [
     )
 ]
 
-__all__ = ["add_options", "deselect", "is_elsewhere", "options_of", "shared_folder"]
+__all__ = [
+    "SLOW_ENGINES",
+    "add_options",
+    "deselect",
+    "field_of",
+    "is_elsewhere",
+    "options_of",
+    "shared_folder",
+]
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Adds the options to those of pytest."""
     group = parser.getgroup("engines", "the contract suite of launchers, against a cluster")
-    group.addoption("--engine", choices=["in_process", "local", *OPTIONS], help="this one alone")
+    group.addoption(
+        "--engine", choices=["in_process", "local", *SLOW_ENGINES], help="this one alone"
+    )
     group.addoption("--engine-options", metavar="JSON", help="of its class, such as TFJobOptions")
     group.addoption("--kubeconfig", metavar="FILE", help="of the cluster of tfjob and trainjob")
     group.addoption(
@@ -67,7 +84,7 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     def is_asked_for(item: pytest.Item) -> bool:
         launcher = getattr(item, "callspec", None) and item.callspec.params.get("launcher")
         if engine is None:
-            return launcher not in _FEW or item.name in _TRIED
+            return launcher not in SLOW_ENGINES or item.name in _TRIED
         return bool(launcher == engine)
 
     config.hook.pytest_deselected(items=[item for item in items if not is_asked_for(item)])
@@ -87,7 +104,12 @@ def options_of(config: pytest.Config, engine: str) -> Iterator[Any]:
         if config.getoption("--kubeconfig"):
             path = os.path.expanduser(config.getoption("--kubeconfig"))
             patch.setenv("KUBECONFIG", path)
-        yield OPTIONS[engine](**values)
+        yield find_launcher(engine).options(**values) if field_of(engine) == engine else values
+
+
+def field_of(engine: str) -> str:
+    """Returns the field of a distribution that has the options of an engine."""
+    return engine if hasattr(Distribution, engine) else "launcher_options"
 
 
 def shared_folder(config: pytest.Config, otherwise: Path) -> Path:

@@ -12,7 +12,7 @@ import psutil
 from generic_trainer._entry_points import may_define
 from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, launch
-from generic_trainer.launchers._distribution import OPTIONS
+from generic_trainer.launchers._registry import find_launcher
 from generic_trainer.user_code import bundle_module_file
 from tests import helpers
 
@@ -95,7 +95,7 @@ def runner(
 
     def run(source: str, *, options: dict[str, Any] | None = None, **fields: Any) -> Job:
         if usual:
-            fields[launcher] = OPTIONS[launcher](**{**usual, **(options or {})})
+            fields[launcher] = find_launcher(launcher).options(**{**usual, **(options or {})})
         wanted = Distribution(**{"launcher": launcher, "max_failures": 0, **fields})
         more = {"seed": 1, "custom_config": custom_config}
         job = make_job(root, examples, source, distribution=wanted, **more)

@@ -21,8 +21,8 @@ from generic_trainer.launchers import (
     launch,
 )
 from tests import helpers
-from tests.launchers import jobs
-from tests.launchers.engines import is_elsewhere, options_of, shared_folder
+from tests.launchers import batch, jobs
+from tests.launchers.engines import SLOW_ENGINES, field_of, is_elsewhere, options_of, shared_folder
 from tests.launchers.kubernetes_stand_in import kubernetes_stand_in
 from tests.launchers.tutorials import GUIDE
 from tests.processes import wait_until
@@ -44,14 +44,12 @@ STAND_INS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
         lambda root: TrainJobOptions(IMAGE, volumes={"claim": str(root)}),
     ),
     "vertex": (vertex_stand_in, lambda root: VertexOptions(IMAGE, "mine", "here-1")),
+    batch.NAME: (batch.installed, lambda root: {"folder": str(root)}),
 }
 LAUNCHERS = [
     "in_process",
     "local",
-    pytest.param("ray", marks=pytest.mark.slow),
-    pytest.param("tfjob", marks=pytest.mark.slow),
-    pytest.param("trainjob", marks=pytest.mark.slow),
-    pytest.param("vertex", marks=pytest.mark.slow),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_ENGINES),
 ]
 
 
@@ -79,12 +77,12 @@ def wanted(request: pytest.FixtureRequest, launcher: str, root: Path) -> Iterato
     options: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         if is_elsewhere(request.config):
-            options[launcher] = stack.enter_context(options_of(request.config, launcher))
+            options[field_of(launcher)] = stack.enter_context(options_of(request.config, launcher))
         elif launcher in STAND_INS:
             stand_in, options_for = STAND_INS[launcher]
             (root / "cluster").mkdir()
             stack.enter_context(stand_in(root / "cluster"))
-            options[launcher] = options_for(root)
+            options[field_of(launcher)] = options_for(root)
         elif launcher == "ray":
             request.getfixturevalue("ray_nodes")
         yield lambda **fields: Distribution(launcher=launcher, **options, **fields)

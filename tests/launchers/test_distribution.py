@@ -60,7 +60,7 @@ def test_all_problems_are_listed_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Distribution(
             num_workers=0,
-            launcher="slurm",  # type: ignore[arg-type]
+            launcher="slurm",
             timeout_s=-1,
             max_failures=True,
             env={"TF_CONFIG": "{}"},

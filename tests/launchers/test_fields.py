@@ -185,6 +185,7 @@ FIELDS: dict[str, tuple[Any, tuple[Effect, ...]]] = {
     "tfjob": (TFJobOptions(image="c/d:2"), (*[REFUSED] * 3, pods, *[REFUSED] * 2)),
     "trainjob": (TrainJobOptions(image="c/d:2"), (*[REFUSED] * 4, pods, REFUSED)),
     "vertex": (VertexOptions("c/d:2", "p", "r"), (*[REFUSED] * 5, vertex)),
+    "launcher_options": ({"partition": "gpu"}, (REFUSED,) * 6),  # for others: `test_registry.py`
 }
 # What shows only together with another field.
 TOGETHER: dict[tuple[str, str], dict[str, Any]] = {

@@ -13,6 +13,7 @@ them. Trainer has runtimes for PyTorch, JAX and MPI but none for TensorFlow; thi
 3. JobSet, Job and pod all restart nothing.
 """
 
+import functools
 import itertools
 import math
 import re
@@ -20,8 +21,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from generic_trainer._core.cluster import TF_CONFIG, Task, make_tf_config
-from generic_trainer.launchers._distribution import Distribution, tasks
+from generic_trainer.launchers._distribution import (
+    Distribution,
+    TFJobOptions,
+    TrainJobOptions,
+    tasks,
+)
 from generic_trainer.launchers._kubernetes.service import Kind, KubernetesService, pod_template
+from generic_trainer.launchers._launch import Launcher
+from generic_trainer.launchers._remote.engine import run_by_service
+from generic_trainer.launchers._remote.service import ENDS_WITH_CHIEF
 
 _GROUP = ("trainer.kubeflow.org", "v1alpha1")
 _RUNTIME = Kind("TrainingRuntime", *_GROUP, "trainingruntimes")
@@ -150,3 +159,11 @@ class TFJobs(KubernetesService):
                 "template": template,
             }
         return ({"runPolicy": run_policy, "tfReplicaSpecs": replicas},)
+
+
+TFJOB = Launcher(
+    run=functools.partial(run_by_service, TFJobs),
+    options=TFJobOptions,
+    refused={"worker_grace_s": ENDS_WITH_CHIEF},
+)
+TRAINJOB = Launcher(run=functools.partial(run_by_service, TrainJobs), options=TrainJobOptions)

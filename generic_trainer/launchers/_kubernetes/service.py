@@ -39,12 +39,6 @@ _PHASES: dict[str, Any] = {"Failed": "failed", "Succeeded": "succeeded", "Comple
 _LOG_TIMEOUT_S = (10, 30 * 24 * 3600)
 
 
-def options_of(distribution: Distribution) -> KubernetesOptions:
-    """Returns the options of the launcher that makes the pods."""
-    options: KubernetesOptions = getattr(distribution, distribution.launcher)
-    return options
-
-
 def pod_template(
     distribution: Distribution,
     task: Task,
@@ -62,7 +56,7 @@ def pod_template(
         container_name: the operator's name of the container.
         env: further variables.
     """
-    options = options_of(distribution)
+    options: KubernetesOptions = distribution.options
     volumes = [
         (f"volume-{number}", volume) for number, volume in enumerate(options.volumes.items())
     ]
@@ -177,7 +171,7 @@ class KubernetesService(service.RemoteService):
         Raises:
             ConfigurationError: the client is not installed, or not configured.
         """
-        options = self._options = options_of(distribution)
+        options = self._options = distribution.options
         self.kind = self.kinds[-1].name
         self._count = distribution.num_processes
         self.remedy = (
@@ -224,7 +218,7 @@ class KubernetesService(service.RemoteService):
             folder: of the job, on the pipeline root.
             digest: of the job; see `JobFolder`.
         """
-        options = options_of(distribution)
+        options = distribution.options
         labels = dict(options.labels)
         specs = cls.specs(distribution, name, [folder, digest])
         return [

@@ -7,3 +7,14 @@
    pods of Kubernetes: that distinguishes a crash, a hang and a lack of memory: `actors`.
 4. If a worker, its node or the connection is lost, all workers start anew.
 """
+
+from generic_trainer.launchers._distribution import RayOptions
+from generic_trainer.launchers._launch import Launcher
+
+RAY = Launcher(
+    run=f"{__name__}.driver:launch_on_ray",
+    options=RayOptions,
+    refused={"gpu_type": "is for pods; Ray calls every GPU of its nodes 'GPU'"},
+    takes_ranges=True,
+    takes_fractions=True,
+)

@@ -14,7 +14,7 @@ import grpc
 from generic_trainer._core.machine import MIB
 from generic_trainer._core.scratch import ScratchFolder, private_folder
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.launchers._distribution import Distribution, RayOptions, needed_client
+from generic_trainer.launchers._distribution import Distribution, needed_client
 
 # Almost nothing is kept there: our data are files. Ray refuses less than 75 MiB.
 _OBJECT_STORE_BYTES = 100 * MIB
@@ -45,7 +45,7 @@ def connected(distribution: Distribution) -> Iterator[Any]:
         ConfigurationError: Ray is not installed; there is no cluster at the address, or its
             versions of Ray and Python are others; this machine has no room for the workers.
     """
-    options = distribution.ray or RayOptions()
+    options = distribution.options
     os.environ.update(_NO_COLORS)
     runtime_env = dict(options.runtime_env)
     with contextlib.ExitStack() as stack:
@@ -118,7 +118,7 @@ def check_reachable(address: str, timeout_s: float) -> None:
 
 def placement_timeout_s(distribution: Distribution) -> float:
     """Returns how long the workers may take to be placed, in seconds."""
-    return (distribution.ray or RayOptions()).connect_timeout_s or _PLACEMENT_S
+    return distribution.options.connect_timeout_s or _PLACEMENT_S
 
 
 def resources_per_worker(distribution: Distribution) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import Any
 from generic_trainer._core.forkserver import ForkServer
 from generic_trainer._core.output import shown_output
 from generic_trainer._core.progress import recording
-from generic_trainer.launchers._distribution import Distribution, RayOptions
+from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._job import Job
 from generic_trainer.launchers._local.engine import LocalEngine
 from generic_trainer.launchers._ray.engine import RayEngine
@@ -50,7 +50,7 @@ def launch_on_ray(job: Job) -> None:
         timeout_s=distribution.timeout_s,
         heartbeat_s=None,
     )
-    options = distribution.ray or RayOptions()
+    options = distribution.options
     ray = sys.modules.get("ray")
     if options.address is None and ray is not None and ray.is_initialized():
         options = dataclasses.replace(options, address=ray.get_runtime_context().gcs_address)

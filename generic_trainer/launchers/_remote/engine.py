@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import logging
 import math
 import os
@@ -36,7 +35,7 @@ from generic_trainer.errors import (
     WorkerHangError,
     WorkerLostError,
 )
-from generic_trainer.launchers._distribution import tasks
+from generic_trainer.launchers._distribution import Distribution, tasks
 from generic_trainer.launchers._failures import Failure, failure_of_exit_code, signal_name
 from generic_trainer.launchers._job import Job, JobFolder, with_carried_environment
 from generic_trainer.launchers._remote.service import (
@@ -48,14 +47,9 @@ from generic_trainer.launchers._remote.service import (
     is_refusal,
     shown_log,
 )
-from generic_trainer.launchers._supervisor import Engine
+from generic_trainer.launchers._supervisor import Engine, supervise
 from generic_trainer.launchers._worker_end import WorkerEnd
 
-_SERVICES = {
-    "tfjob": "_kubernetes.operators:TFJobs",
-    "trainjob": "_kubernetes.operators:TrainJobs",
-    "vertex": "_vertex:CustomJobs",
-}
 # A service that has never answered for this long is taken for a wrong address.
 _FIRST_ANSWER_S = 120.0
 # How long a service may not see an object that it has just made.
@@ -72,15 +66,15 @@ _UNSEEN = JobStatus()
 _logger = logging.getLogger(__name__)
 
 
-def remote_engine(job: Job) -> RemoteEngine:
-    """Makes the engine for the service of the job's launcher.
+def run_by_service(service: Callable[[Distribution], RemoteService], job: Job) -> None:
+    """Runs a job in workers that a service starts.
 
-    Raises:
-        ConfigurationError: the service's client is not installed, or not configured.
+    Args:
+        service: makes the service for a distribution; it raises a `ConfigurationError` if the
+            service's client is not installed, or not configured.
+        job: the job.
     """
-    module, _, name = _SERVICES[job.distribution.launcher].partition(":")
-    services = importlib.import_module(f"generic_trainer.launchers.{module}")
-    return RemoteEngine(job, getattr(services, name)(job.distribution))
+    supervise(job, lambda job: RemoteEngine(job, service(job.distribution)))
 
 
 class RemoteEngine(Engine):

@@ -8,19 +8,18 @@ would write to the same checkpoints as those of that attempt.
 import contextlib
 import functools
 import logging
-import os
 import sys
 import time
 from collections.abc import Sequence
 
-from generic_trainer._core.cluster import TF_CONFIG, cluster_addresses, this_task
+from generic_trainer._core.cluster import cluster_addresses, this_task
 from generic_trainer.errors import WorkerLostError
 from generic_trainer.launchers._distribution import tasks
 from generic_trainer.launchers._job import Job, JobFolder
 from generic_trainer.launchers._local.engine import LocalEngine
+from generic_trainer.launchers._registry import find_launcher
 from generic_trainer.launchers._remote.service import FENCE_POLL_S
 from generic_trainer.launchers._supervisor import supervise_task
-from generic_trainer.launchers._vertex import cluster_variables
 
 _logger = logging.getLogger(__name__)
 
@@ -55,9 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     folder = JobFolder(arguments[0])
     job = folder.read(arguments[1])
-    if job.distribution.launcher == "vertex":  # whose own TF_CONFIG has other types of tasks
-        os.environ.pop(TF_CONFIG, None)
-        os.environ.update(cluster_variables(job.distribution))
+    find_launcher(job.distribution.launcher).set_tf_config(job.distribution)
     # A process that is alone has no TF_CONFIG.
     task = this_task() if cluster_addresses() else tasks(job.distribution)[0]
     end = supervise_task(job, task, functools.partial(_FencedEngine, folder=folder))
