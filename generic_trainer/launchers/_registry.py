@@ -44,8 +44,9 @@ def find_launcher(name: str) -> Any:
     others = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
     if name not in others:
         known = [*_OWN, *sorted(others.keys() - _OWN.keys())]
+        listed = " or ".join(", ".join(map(repr, known)).rsplit(", ", 1))
         raise ConfigurationError(
-            f"launcher must be one of {known}, got {shown(name)}{did_you_mean(name, known)}; other "
+            f"launcher must be {listed}, got {shown(name)}{did_you_mean(name, known)}; other "
             f"distributions that are installed here add theirs by an entry point of {GROUP!r}"
         )
     try:

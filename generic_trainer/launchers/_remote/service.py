@@ -13,7 +13,6 @@ from generic_trainer.launchers._distribution import Distribution
 from generic_trainer.launchers._job import JobFolder
 
 JobPhase = Literal["active", "suspended", "succeeded", "failed", "cancelled", "deleted", "expired"]
-# Why a launcher whose service ends a job with its chief refuses `worker_grace_s`.
 ENDS_WITH_CHIEF = "is for 'local', 'ray' and 'trainjob'; others end their workers with the chief"
 PROGRAM = "generic_trainer.launchers._remote.program"
 # Codes of HTTP that a later request may not meet: timeout, conflict, too many, cancelled.
