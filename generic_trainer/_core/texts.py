@@ -104,17 +104,18 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
 
     TensorFlow allows ASCII letters, digits, `_` and `.`, no `_` at the start, and no two names that
     differ in case alone: `"size (m2)"` becomes `size__m2_`. Python 3.11 and later allow no word of
-    Python's: `class` becomes `class_`.
+    Python's: `class` becomes `class_`; and functions of TensorFlow have an argument `self`.
     """
     name_of: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
         cleaned = re.sub(r"[^A-Za-z0-9_.]", "_", name)
         cleaned = f"column{cleaned}" if cleaned.startswith(("_", ".")) else cleaned
-        cleaned = f"{cleaned}_" if keyword.iskeyword(cleaned) else cleaned
+        cleaned = f"{cleaned}_" if keyword.iskeyword(cleaned) or cleaned == "self" else cleaned
         choices = itertools.chain([cleaned], (f"{cleaned}_{n}" for n in itertools.count(2)))
-        name_of[name] = next(choice for choice in choices if choice.lower() not in taken)
-        taken.add(name_of[name].lower())
+        # Functions of TensorFlow take `.` for `_`.
+        name_of[name] = next(c for c in choices if c.lower().replace(".", "_") not in taken)
+        taken.add(name_of[name].lower().replace(".", "_"))
     return name_of
 
 

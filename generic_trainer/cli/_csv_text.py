@@ -10,7 +10,9 @@ import io
 import itertools
 import logging
 import re
-from collections.abc import Iterator
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from generic_trainer._core.files import read_text
 from generic_trainer._core.texts import shown
@@ -168,6 +170,15 @@ def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:
     if {len(row) for row in lines[1:]} == {len(lines[0]) + 1}:  # of R, without a cell in line 1
         return [lines[0], *(row[1:] for row in lines[1:])], True
     return lines, False
+
+
+def as_csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Returns rows as the text of a CSV file, which `sheet_of_text` reads as the same cells."""
+    lines: list[str] = []
+    file: Any = types.SimpleNamespace(write=lines.append)  # which gets a line in each call
+    # Before Python 3.13 the writer quotes a line break in a cell only if lines end with it.
+    csv.writer(file, lineterminator="\r\n").writerows(rows)
+    return "".join(f"{line.removesuffix(chr(13) + chr(10))}\n" for line in lines)
 
 
 def with_decimal_points(sheet: Sheet, index: int) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib.resources
 import importlib.util
-import io
+import itertools
 import json
 import math
 import re
@@ -16,6 +15,7 @@ from typing import Any
 
 from generic_trainer._core.texts import argument_names, load_schema
 from generic_trainer.cli._csv import SUFFIX, Table, read_csv, types_of_schema, write_schema
+from generic_trainer.cli._csv_text import as_csv
 from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.cli._profile import Profile, profile_of
 from generic_trainer.errors import ConfigurationError
@@ -84,7 +84,8 @@ def _init(options: argparse.Namespace) -> int:
             template = (templates / f"{path.name}.txt").read_text(encoding="utf-8")
             path.write_text(_rendered(template, values), encoding="utf-8")
         write_schema(table, str(root / _SCHEMA))
-        written[-1].write_text(_as_csv(table), encoding="utf-8")
+        rows = itertools.chain([table.columns], *table.rows.values())
+        written[-1].write_text(as_csv(rows), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(
             f"{error.filename} cannot be written: {error.strerror}", path=options.directory
@@ -113,6 +114,7 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
         argument: _as_json(first[column], kinds[column] == "numbers")
         for column, argument in arguments.items()
     }
+    probabilities = "probability" if profile.task == "two classes" else "probabilities"
     request = {"signature_name": "columns", "instances": [instance]}
     return {
         **vars(profile),
@@ -122,6 +124,8 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
         "eval_steps": math.ceil(profile.rows * (1 - _TRAIN_SHARE) / profile.batch_size),
         "instance": json.dumps(instance, ensure_ascii=False),
         "request": shlex.quote(json.dumps(request, ensure_ascii=False)),
+        # The label is an output as well.
+        "probabilities": f"{probabilities}_2" if profile.label == probabilities else probabilities,
         "model_name": re.sub(r"\W", "_", name.removesuffix(SUFFIX)),
         "command": f"generic-trainer run trainer.py --examples data/{name} --schema {_SCHEMA} "
         f"--label {shlex.quote(profile.label)} --output runs",
@@ -157,12 +161,3 @@ def _literal(value: Any) -> str:
             lines.append("    ")
         lines[-1] += f"{text}, "
     return "\n    ".join(line.rstrip() for line in lines).rstrip(",") + "]"
-
-
-def _as_csv(table: Table) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(table.columns)
-    for rows in table.rows.values():
-        writer.writerows(rows)
-    return file.getvalue()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import json
 import os
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 from generic_trainer._core.files import is_remote, read_text
 from generic_trainer._core.texts import describe, parse_json
 from generic_trainer.cli._csv import is_empty
-from generic_trainer.cli._csv_text import Sheet, decoded, sheet_of_text, with_decimal_points
+from generic_trainer.cli._csv_text import Sheet, as_csv, decoded, sheet_of_text, with_decimal_points
 from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.cli._validate import require_model
 from generic_trainer.errors import ConfigurationError, DataError
@@ -44,7 +43,10 @@ def add_to(commands: Any) -> None:
         "standard input",
     )
     parser.add_argument(
-        "--signature", metavar="NAME", help="signature to call (default: serving_default)"
+        "--signature",
+        metavar="NAME",
+        help="signature to call (default: that of a request of TensorFlow Serving, or "
+        "serving_default)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print each prediction as a line of JSON"
@@ -57,11 +59,11 @@ def _predict(options: argparse.Namespace) -> int:
     require_model(Path(options.model))
     if options.rows != _STDIN:
         require_files(ROWS=options.rows)
-    rows, places = _read(options.rows)
+    rows, places, signature = _read(options.rows)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from generic_trainer.validation import ServedModel  # it imports NumPy
 
-    model = ServedModel(options.model, options.signature)
+    model = ServedModel(options.model, options.signature or signature)
     strings = {name for name, feature in model.features.items() if feature.dtype == "string"}
     if isinstance(rows, Sheet):
         for index, name in enumerate(rows.names):
@@ -82,18 +84,18 @@ def _predict(options: argparse.Namespace) -> int:
         for row in printed:
             print(json.dumps(row, ensure_ascii=False))
         return 0
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(outputs)
-    for row in printed:
-        cells = row.values()
-        writer.writerow(
-            json.dumps(c, ensure_ascii=False) if isinstance(c, list) else c for c in cells
-        )
+    lines = [
+        [json.dumps(c, ensure_ascii=False) if isinstance(c, list) else c for c in row.values()]
+        for row in printed
+    ]
+    print(as_csv([outputs, *lines]), end="")
     return 0
 
 
-def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str]]:
-    """Returns the rows of a file or of standard input, and the place of each for messages.
+def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str], str | None]:
+    """Returns the rows of a file or of standard input, the place of each, and their signature.
+
+    Places are for messages. A request of TensorFlow Serving may name the signature.
 
     Raises:
         DataError: it cannot be read.
@@ -109,11 +111,13 @@ def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str]]:
         raise DataError(f"{name} cannot be read: {error}", path=name) from error
     if not text.lstrip().startswith(("{", "[")):
         sheet = sheet_of_text(name, text)
-        return sheet, [f"{name}, row {number}" for number in range(2, len(sheet.rows) + 2)]
+        return sheet, [f"{name}, row {number}" for number in range(2, len(sheet.rows) + 2)], None
     rows: list[Any] = []
     places: list[str] = []
+    signatures = set()
     for number, value in _parsed(text, name):
         if isinstance(value, dict) and isinstance(value.get("instances"), list):
+            signatures.add(value.get("signature_name"))
             value = value["instances"]  # a request of TensorFlow Serving
         values = value if isinstance(value, list) else [value]
         rows += values
@@ -123,7 +127,9 @@ def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str]]:
             raise DataError(f"{place}: expected a JSON object, found {describe(value)}", path=name)
     if not rows:
         raise DataError(f"{name} has no rows", path=name)
-    return rows, places
+    if len(signatures) > 1:
+        raise DataError(f"{name} has requests for several signatures: {signatures}", path=name)
+    return rows, places, next(iter(signatures), None)
 
 
 def _parsed(text: str, name: str) -> list[tuple[int, Any]]:
@@ -150,5 +156,6 @@ def _plain(value: Any) -> Any:
         return value.decode(errors="replace")
     if hasattr(value, "item") and not hasattr(value, "decode"):
         kind = value.dtype.kind
-        return float(str(value)) if kind == "f" else value.item()
+        plain = float(str(value)) if kind == "f" else value.item()
+        return str(plain) if kind == "c" else plain  # JSON has no complex numbers
     return value

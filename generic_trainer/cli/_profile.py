@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from generic_trainer._core.texts import shown
 from generic_trainer.cli._csv import Table
 from generic_trainer.errors import DataError
 
@@ -19,6 +20,11 @@ _MOST_INTEGER_CLASSES = 10  # a label of more different integers is an amount
 _ROWS_PER_CLASS = 5
 _MOST_CATEGORIES = 50
 _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+# Numbers as people write them: $5, 12.5 %, 1,234.50 and 1'000 EUR.
+_UNIT = r"\s*([$€£¥%]|[A-Z]{3})?\s*"
+_AMOUNT = re.compile(rf"{_UNIT}[+-]?{_UNIT}(\d+|\d{{1,3}}([.,'\s]\d{{3}})+)([.,]\d+)?{_UNIT}")
+_PLAIN = re.compile(r"[+-]?\d+(\.\d+)?")
+_AMOUNTS_PER_WORD = 5  # of a column of numbers with some words in it
 # Batches: small ones learn more of few rows, large ones are faster.
 _FEW_ROWS = 10_000
 _SMALL_BATCH = 32
@@ -80,6 +86,11 @@ def profile_of(table: Table, label: str) -> Profile:
             remarks.append(f"Left out: {name!r}, which has another word in every row.")
         else:
             columns["texts"].append(name)
+        if kind is str and (odd := _odd_number(filled)):
+            remarks.append(
+                f"{name!r} has numbers, but is read as text for cells such as {shown(odd)}: "
+                "correct them, or leave them empty."
+            )
     columns = {kind: names for kind, names in columns.items() if names}
     if not columns:
         left_out = " ".join(remarks)
@@ -123,6 +134,15 @@ def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[st
 
 def _is_whole(cell: str) -> bool:
     return float(cell).is_integer() and abs(float(cell)) < 2**31
+
+
+def _odd_number(filled: Sequence[str]) -> str | None:
+    """Returns a cell because of which a column is text, though most are numbers; None if not."""
+    distinct = set(filled)
+    amounts = {cell for cell in distinct if _AMOUNT.fullmatch(cell)}
+    if len(amounts) < _AMOUNTS_PER_WORD * max(1, len(distinct - amounts)):
+        return None
+    return next((cell for cell in filled if not _PLAIN.fullmatch(cell)), None)
 
 
 def _is_row_number(filled: Sequence[str], rows: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer._core.texts import did_you_mean, reason_of, shown
+from generic_trainer._core.texts import did_you_mean, reason_of
 from generic_trainer.errors import ConfigurationError, DataError
+from generic_trainer.validation._cells import array_of, values_of
 from generic_trainer.validation._contract import ServingContract
-from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import LISTS
 from generic_trainer.validation._scoring import Outputs, call
@@ -54,7 +56,7 @@ class ServedModel:
         self._name = name
         self._signature = signatures[name]
 
-    @property
+    @functools.cached_property
     def features(self) -> dict[str, ParsedFeature]:
         """Name → feature that the signature parses from examples, or takes as a tensor."""
         if self._takes_examples:
@@ -69,36 +71,39 @@ class ServedModel:
 
         Args:
             rows: feature name → value, a list of values, or None and "" for a missing value; values
-                that the model does not use are ignored.
+                that the model does not use are ignored. A tensor's value may be lists of lists.
             places: of the rows, for messages.
 
         Raises:
             DataError: a row lacks a value that the model needs or has one of another type, or the
                 model fails; names the first such row. Or no row has any of its columns.
         """
+        tensors = self._signature.inputs
+        if not tensors or not all(t.is_dense and t.is_batched for t in tensors.values()):
+            raise DataError(
+                f"signature {self._name!r} takes {described(tensors)}, which cannot be made of any "
+                "number of rows"
+            )
         self._compare_names(rows)
-        records = [self._record(row, place) for row, place in zip(rows, places, strict=True)]
-        parts = []
-        for start in range(0, len(records), _BATCH):
-            feed = feed_for(self._model, self._signature, records[start : start + _BATCH])
-            if feed is None or not feed.real or feed.whole:
-                raise DataError(
-                    f"signature {self._name!r} takes {described(self._signature.inputs)}, which "
-                    "cannot be made of any number of rows"
-                )
+        parts: dict[str, list[np.ndarray]] = {}
+        for start, inputs in _batches(
+            [self._inputs_of(row, place) for row, place in zip(rows, places, strict=True)]
+        ):
             try:
-                parts.append(call(self._model.loaded.signatures[self._name], feed.inputs))
+                outputs = call(self._model.loaded.signatures[self._name], inputs)
             except Exception as error:  # whatever an op of the model raises
                 raise DataError(
                     f"the model fails for {places[start]} and the next: {reason_of(error)}"
                 ) from error
-            for name, output in parts[-1].items():
-                if output.shape[:1] != (feed.rows,):
+            count = len(next(iter(inputs.values())))
+            for name, output in outputs.items():
+                if output.shape[:1] != (count,):
                     raise DataError(
-                        f"output {name!r} has the shape {list(output.shape)} for {feed.rows} rows: "
+                        f"output {name!r} has the shape {list(output.shape)} for {count} rows: "
                         "expected one value or list for each row"
                     )
-        return {name: np.concatenate([part[name] for part in parts]) for name in sorted(parts[0])}
+                parts.setdefault(name, []).append(output)
+        return {name: _joined(parts[name]) for name in sorted(parts)}
 
     def _compare_names(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Warns of columns that the model uses and no row has; an error if these are all."""
@@ -114,18 +119,27 @@ class ServedModel:
     def _takes_examples(self) -> bool:
         return self._signature.is_serialized and bool(self._signature.features)
 
-    def _record(self, row: Mapping[str, Any], place: str) -> bytes:
+    def _inputs_of(self, row: Mapping[str, Any], place: str) -> dict[str, np.ndarray]:
+        """Returns input name → value of a row, without the dimension of the rows.
+
+        Raises:
+            DataError: a value is missing, or is not one of the model's type.
+        """
         import tensorflow as tf
 
         example = tf.train.Example()
+        arrays = {}
         for name, feature in self.features.items():
             try:
-                values = list(_values(row.get(name), feature, is_tensor=not self._takes_examples))
-                if values:
+                if not self._takes_examples:
+                    # An example would have numbers of 32 or 64 bits.
+                    arrays[name] = array_of(row.get(name), self._signature.inputs[name])
+                elif values := list(values_of(row.get(name), feature)):
                     getattr(example.features.feature[name], LISTS[feature.dtype]).value[:] = values
             except (TypeError, ValueError, OverflowError) as error:
                 raise DataError(f"{place}, column {name!r}: {error}", feature=name) from error
-        return bytes(example.SerializeToString(deterministic=True))
+        serialized = np.array(example.SerializeToString(deterministic=True), object)
+        return arrays or dict.fromkeys(self._signature.inputs, serialized)
 
 
 def _dtype(dtype: Any) -> str:
@@ -134,36 +148,23 @@ def _dtype(dtype: Any) -> str:
     return "float32" if dtype.is_floating else "int64"
 
 
-def _values(value: Any, feature: ParsedFeature, *, is_tensor: bool) -> Iterator[Any]:
-    """Yields the values of a feature in a row.
+def _batches(rows: Sequence[Mapping[str, np.ndarray]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the number of the first row of each batch, and its inputs, of the same shapes."""
 
-    Raises:
-        ValueError: they are missing, or are not of the feature's type.
-    """
-    if value is None or value == "":
-        if is_tensor and feature.dtype != "int64":
-            yield b"" if feature.dtype == "string" else float("nan")
-        elif feature.is_required:
-            raise ValueError("the model needs a value, and there is none")
-        return
-    for item in value if isinstance(value, list) else [value]:
-        if feature.dtype == "string":
-            if not isinstance(item, (str, bytes)):
-                raise ValueError(f"expected a string, found {shown(item)}")
-            yield item.encode() if isinstance(item, str) else item
-            continue
-        try:
-            number = float(item)
-        except (TypeError, ValueError):
-            raise ValueError(f"expected a number, found {shown(item)}") from None
-        if feature.dtype == "int64" and not number.is_integer():
-            raise ValueError(f"expected an integer, found {shown(item)}")
-        yield _integer(item) if feature.dtype == "int64" else number
+    def shapes(numbered: tuple[int, Mapping[str, np.ndarray]]) -> list[tuple[int, ...]]:
+        return [array.shape for array in numbered[1].values()]
+
+    for _, group in itertools.groupby(enumerate(rows), shapes):
+        while batch := list(itertools.islice(group, _BATCH)):
+            yield batch[0][0], {name: np.stack([row[name] for _, row in batch]) for name in rows[0]}
 
 
-def _integer(value: Any) -> int:
-    """Returns an integer of 64 bits, of "3.0" as well."""
-    try:
-        return int(value)
-    except ValueError:
-        return int(float(value))
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the rows of all parts; an array of arrays, if the model gives them several shapes."""
+    if len({part.shape[1:] for part in parts}) == 1:
+        return np.concatenate(parts)
+    rows = list(itertools.chain(*parts))
+    joined = np.empty(len(rows), object)
+    for number, row in enumerate(rows):
+        joined[number] = row
+    return joined

@@ -12,6 +12,7 @@ from generic_trainer import cli
 from generic_trainer._core.records import read_records
 from generic_trainer._core.texts import load_schema
 from generic_trainer.cli._csv import read_csv, write_examples, write_schema
+from generic_trainer.cli._csv_text import as_csv, sheet_of_text
 from generic_trainer.data import parse_spec
 from tests import helpers
 
@@ -193,3 +194,10 @@ def test_a_module_learns_which_column_has_empty_cells(
     assert run(tmp_path, table(cells), module=READS) in (1, 2)
     error = capsys.readouterr().err
     assert [text for text in messages if text not in error] == []
+
+
+def test_what_is_written_is_read_as_the_same_cells() -> None:
+    breaks = ["a\rb", "a\nb", "a\r\nb", "\r", "\n", 'say "so"', "a,b", " a ", "", "é"]
+    rows = [["name", "other\rname"], *([cell, "1"] for cell in breaks)]
+    sheet = sheet_of_text("written.csv", as_csv(rows))
+    assert [sheet.names, *sheet.rows] == rows

@@ -1,6 +1,8 @@
 """`generic-trainer init`, and the project that it writes."""
 
 import ast
+import csv
+import io
 import json
 import os
 import re
@@ -8,8 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from generic_trainer import cli
 from tests.house import ROOT, run_python
@@ -90,6 +95,73 @@ def test_a_project_fits_the_table(
     assert "NA" not in (folder / "data" / "my_table.csv").read_text(encoding="utf-8")
     schema = (folder / "schema.pbtxt").read_text(encoding="utf-8")
     assert 'name: "rooms"\n  type: INT\n}' in schema, "without a shape"
+
+
+def test_no_name_of_a_column_breaks_the_project(tmp_path: Path) -> None:
+    for number, label in enumerate(["probability", "probabilities", 'a "b" \\U """', "self"]):
+        classes = ["no", "yes", "so"][: 3 if label == "probabilities" else 2]
+        lines = [f"{row % 7},{classes[row % len(classes)]}" for row in range(60)]
+        file = io.StringIO()
+        csv.writer(file).writerow(["self_" if label == "self" else "self", label])
+        (tmp_path / "table.csv").write_text(file.getvalue() + "\n".join(lines))
+        folder = tmp_path / str(number)
+        words = ["init", str(folder), "--from", str(tmp_path / "table.csv"), "--label", label]
+        assert cli.main(words) == 0
+        module: dict[str, Any] = {}
+        exec((folder / "trainer.py").read_text(encoding="utf-8"), module)
+        served = module["predictions"](tf.constant([[0.25] * len(classes)]))
+        assert len(served) == 2 and served[label].numpy() == [b"no"]
+        assert module["LABEL"] == label
+
+
+def test_means_and_words_are_those_of_the_training_rows(tmp_path: Path) -> None:
+    lines = [f"{row % 83},{row % 31},{'?!'[row % 2]} {'.' * (row % 79)},{row}" for row in range(99)]
+    (tmp_path / "table.csv").write_text("\n".join(["time,rooms,marks,y", *lines]))
+    words = ["--from", str(tmp_path / "table.csv"), "--label", "y"]
+    assert cli.main(["init", str(tmp_path / "new"), *words]) == 0
+    module: dict[str, Any] = {}
+    exec((tmp_path / "new" / "trainer.py").read_text(encoding="utf-8"), module)
+    assert module["COLUMNS"] == {"numbers": ["time", "rooms"], "texts": ["marks"]}
+    times = 1.7e9 + np.arange(60_000) % 86_400
+    numbers = np.stack([times, times], axis=1).astype(np.float32)
+    texts = np.array([["? !"]] * len(times), object)
+
+    model = module["build_model"]({"numbers": numbers, "texts": texts}, numbers[:, 0], 0.01)
+
+    (scale,) = (layer for layer in model.layers if hasattr(layer, "variance"))
+    expected = times.astype(np.float32).astype(np.float64)
+    assert np.allclose(np.ravel(scale.mean)[0], expected.mean(), rtol=0, atol=128)
+    assert np.allclose(np.ravel(scale.variance)[0], expected.var(), rtol=1e-3)
+    predicted = model({"numbers": tf.constant(numbers[:2]), "texts": tf.constant(texts[:2])})
+    assert np.isfinite(predicted).all(), "also of a column without words"
+
+
+@pytest.mark.parametrize(
+    ("cell", "odd"),
+    [
+        (lambda row: f"{row} %", "0 %"),
+        (lambda row: f"${row}.50", "$0.50"),
+        (lambda row: f"{row + 1},{row:03}", "1,000"),
+        (lambda row: "?" if row % 9 == 3 else row, "?"),
+        (lambda row: f"1 {row:03} EUR", "1 000 EUR"),
+        (lambda row: ["north", "south", "east"][row % 3], None),
+        (lambda row: f"1{row:03}-a", None),
+        (lambda row: f"2024-01-{row % 28 + 1:02}", None),
+    ],
+)
+def test_numbers_that_are_read_as_text_are_named(
+    cell: Callable[[int], object],
+    odd: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = [f'"{cell(row % 40)}",{row % 7},{row}' for row in range(80)]
+    (tmp_path / "table.csv").write_text("\n".join(["x,z,y", *lines]))
+    words = ["--from", str(tmp_path / "table.csv"), "--label", "y"]
+    assert cli.main(["init", str(tmp_path / "new"), *words]) == 0
+    expected = f"'x' has numbers, but is read as text for cells such as {odd!r}"
+    printed = capsys.readouterr().out
+    assert expected in printed if odd else "is read as text for cells" not in printed
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,84 @@ def test_rows_are_predicted(
     assert list(map(json.loads, capsys.readouterr().out.splitlines())) == PREDICTED
 
 
+@pytest.fixture(scope="module")
+def tensors(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model with a signature for each input dtype and shape, which returns its input."""
+    module, folder = tf.Module(), str(tmp_path_factory.mktemp("tensors"))
+    specs = {
+        **{name: tf.TensorSpec([None], name, "x") for name in DTYPES},
+        "picture": tf.TensorSpec([None, 2, 3], tf.float32, "x"),
+        "series": tf.TensorSpec([None, None], tf.float32, "x"),
+    }
+    module.functions = {  # type: ignore[attr-defined]
+        name: tf.function(lambda x: {"y": tf.identity(x)}, [spec]) for name, spec in specs.items()
+    }
+    tf.saved_model.save(module, folder, module.functions)  # type: ignore[attr-defined]
+    return folder
+
+
+DTYPES = "bool", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64", "string"
+
+
+@pytest.mark.parametrize(
+    ("signature", "values", "expected"),
+    [
+        ("float64", [1234567890.123, 0.1], [1234567890.123, 0.1]),
+        ("int32", [-(2**31), "7"], [-(2**31), 7]),
+        ("int32", [1, 2**31], "line 2, column 'x': Value out of range for int32: 2147483648"),
+        ("uint8", [256], "Value out of range for uint8"),
+        ("uint64", [2**64 - 1], [2**64 - 1]),
+        ("int64", [2**53 + 1], [2**53 + 1]),
+        ("bool", [True, 0, "True"], [True, False, True]),
+        ("bool", [2], "Value out of range for bool"),
+        ("float16", [70000], "Value out of range for float16"),
+        ("float32", [1e39], "Value out of range for float32"),
+        ("string", [{"b64": "S8O2bG4="}, "b64"], ["Köln", "b64"]),
+        ("string", [{"b64": "S8O2b"}], "column 'x': "),
+        ("picture", [[[1, 2, 3], [4, 5, 6]]], [[[1, 2, 3], [4, 5, 6]]]),
+        ("picture", [[1, 2, 3, 4, 5, 6]], [[[1, 2, 3], [4, 5, 6]]]),
+        ("picture", [[[1, 2], [3, 4], [5, 6]]], "expected the shape [2, 3], found [3, 2]"),
+        ("picture", [[[1, 2, 3], [4]]], "column 'x': "),
+        ("series", [[1, 2], [3], [4], [5, 6]], [[1, 2], [3], [4], [5, 6]]),
+    ],
+)
+def test_a_tensor_has_the_values_of_the_row_or_is_refused(
+    tensors: str,
+    signature: str,
+    values: list[Any],
+    expected: list[Any] | str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    request = {"signature_name": signature, "instances": [{"x": value} for value in values]}
+    lines = "\n".join(map(json.dumps, request["instances"]))
+    for words, content in (([], json.dumps(request)), (["--signature", signature], lines)):
+        (tmp_path / "rows").write_text(content)
+        status = cli.main(["predict", tensors, str(tmp_path / "rows"), "--json", *words])
+        printed = capsys.readouterr()
+        if isinstance(expected, str):
+            assert status == 2 and (expected.removeprefix("line 2, ") in printed.err)
+        else:
+            assert [json.loads(line)["y"] for line in printed.out.splitlines()] == expected
+    assert not isinstance(expected, str) or expected in printed.err, "with the number of the line"
+
+
+def test_outputs_may_have_another_shape_in_another_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Lengths(tf.Module):
+        def __call__(self, features: dict[str, Any]) -> dict[str, tf.Tensor]:
+            return {"length": tf.strings.length(tf.sparse.to_dense(features["words"]))}
+
+    spec = {"words": tf.io.VarLenFeature(tf.string)}
+    model = export_model(Lengths(), str(tmp_path / "model"), feature_spec=spec)
+    rows = [{"words": ["a"] * (1 + row // 256)} for row in range(300)]
+    (tmp_path / "rows").write_text("\n".join(map(json.dumps, rows)))
+    assert cli.main(["predict", model, str(tmp_path / "rows"), "--json"]) == 0
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [len(line["length"]) for line in lines] == [len(row["words"]) for row in rows]
+
+
 def test_columns_that_no_row_has_are_named(
     model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def as_wide_as_the_batch(folder: Path) -> None:
 
 
 def rows_without(*lacking: int) -> list[bytes]:
-    lists = [{} if row in lacking else {"tolls": float(row)} for row in range(60)]
+    lists = [{} if row in lacking else {"tolls": row + 1.0} for row in range(60)]
     return [example(extras=float(row), **more) for row, more in enumerate(lists)]
 
 
@@ -218,6 +219,56 @@ def test_a_list_that_only_the_schema_leaves_out_is_a_warning(check: Check, tmp_p
     report = check(tmp_path / "model", optional)
     assert report["without_optional"].status == "warn", report["without_optional"]
     assert "without ['tolls'], alone: raises" in report["without_optional"].message
+
+
+def filled_in(folder: Path, number: str) -> None:
+    """A model that replaces missing numbers, some of them by numbers of other rows."""
+
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        tolls = tf.io.FixedLenFeature([], tf.float32, math.nan)
+        extras = tf.io.FixedLenFeature([], tf.float32, 0.0)
+        row = tf.io.parse_example(examples, {"tolls": tolls, "extras": extras})
+        tolls, missing = row["tolls"], tf.math.is_nan(row["tolls"])
+        known = tf.where(missing, 0.0, tolls)
+        places = tf.scan(tf.maximum, tf.where(missing, 0, tf.range(tf.size(tolls))))
+        numbers = {
+            "a constant": tf.zeros_like(tolls),
+            "another feature": row["extras"] / 2,
+            "the mean": tf.reduce_mean(known) + tf.zeros_like(tolls),
+            "the maximum": tf.reduce_max(known) + tf.zeros_like(tolls),
+            "the row before": tf.gather(known, places),
+            "the next row": tf.roll(known, -1, 0),
+        }
+        return {"y": tf.where(missing, numbers[number], tolls)[:, None]}
+
+    save(serving(serve, SERIALIZED), folder)
+
+
+@pytest.mark.parametrize("row", [9, 50, None])
+@pytest.mark.parametrize(
+    ("number", "is_of_others"),
+    [
+        ("a constant", False),
+        ("another feature", False),
+        ("the mean", True),
+        ("the maximum", True),
+        ("the row before", True),
+        ("the next row", True),
+    ],
+)
+def test_a_missing_value_is_not_that_of_other_rows(
+    number: str, is_of_others: bool, row: int | None, check: Check, tmp_path: Path
+) -> None:
+    filled_in(tmp_path / "model", number)
+    rows = rows_without() if row is None else rows_without(row)
+    contract = dataclasses.replace(EVALUATED, examples=rows, schema=schema_of_lists(0.9))
+    report = check(tmp_path / "model", contract)
+    assert report.passed == (not is_of_others), report.summary()
+    if is_of_others and row != 9:  # which is among the rows that all checks score
+        (failure,) = report.failures
+        assert failure.name == "without_optional"
+        what = "without ['tolls']" if row is None else f"example {row} alone"
+        assert what in failure.message and "must not depend on the other rows" in failure.remedy
 
 
 def squeezes(folder: Path) -> None:

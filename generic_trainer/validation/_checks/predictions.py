@@ -28,6 +28,10 @@ MIXING_REMEDY = (
     "normalise with statistics from training (BatchNormalization with training=False, or "
     "Transform) and not over the batch, and keep rows in order"
 )
+FILLING_REMEDY = (
+    "fill in a missing value by a number of the training data and not of the batch: a prediction "
+    "must not depend on the other rows of a request"
+)
 ALONE_REMEDY = (
     "give an absent feature the shape that it has in a batch, such as tf.sparse.to_dense of a "
     "tf.SparseTensor with dense_shape=[batch, 1], or default_value: clients send single rows"

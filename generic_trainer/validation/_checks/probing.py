@@ -4,6 +4,7 @@ All of them together take the seconds of `ServingContract.probe_s`. A row that c
 kept as text: `generic-trainer validate MODEL --example FILE` replays it.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._checks.predictions import (
     ALONE_REMEDY,
+    FILLING_REMEDY,
     MIXING_REMEDY,
     NAN_REMEDY,
     ROWS_REMEDY,
@@ -81,6 +83,7 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
 
     An optional feature will be missing one day. Each is left out alone, and all of them together.
     An example that lacks a feature is also called alone: in a batch, other rows may make up for it.
+    It must have the same outputs there.
 
     Example: `FixedLenFeature([], tf.float32)` without a default, for a feature with `presence {
     min_fraction: 0.9 }`.
@@ -122,12 +125,48 @@ def _without(
     rows = [*alone, *others] if keys else []
     findings = list(_findings(model, name, usual, rows, remedy, fatal))
     yield from findings
+    lacking: list[ProbeRow] = []
     if scored.feed.real:
-        for row in _lacking(parsed(model.eval_rows), features.keys() - model.label_keys):
+        lacking += _lacking(parsed(model.eval_rows), features.keys() - model.label_keys)
+        for row in lacking:
             yield from _findings(model, name, usual, [row], ALONE_REMEDY, _fatal(model))
     for row in () if findings else alone:
         row = dataclasses.replace(row, what=f"{row.what}, alone")
         yield from _findings(model, name, usual, [row], f"{ALONE_REMEDY}; {remedy}", ())
+    found = None
+    with contextlib.suppress(Exception):  # of a call that other checks report
+        found = _beside_others(model, name, scored, [*lacking, *alone])
+    yield from [] if found is None else [found]
+
+
+def _beside_others(
+    model: ModelUnderTest, name: str, scored: _scoring.Scores, rows: Sequence[ProbeRow]
+) -> Finding | None:
+    """Returns a finding for the first row that has other outputs in a batch."""
+    signature = model.loaded.signatures[name]
+    to_inputs = functools.partial(inputs_of, model.signatures[name], scored.feed)
+    others = parsed(scored.feed.records)
+    keys = [k for k in sorted(scored.batch) if scored.has_rows(k) and not scored.varies(k)[0]]
+    keys = [key for key in keys if not first_difference(scored, key)[0]]  # which is reported
+    batch = to_inputs([*others, *(row.example for row in rows), *others])
+    size = len(rows) + 2 * len(others)
+    if not rows or not keys or batch is None or not model.budget.allows(size):
+        return None
+    outputs = model.budget.call(signature, batch, size)
+    for place, row in enumerate(rows, len(others)):
+        alone = to_inputs([row.example]) if model.budget.allows(1) else None
+        single = {} if alone is None else model.budget.call(signature, alone, 1)
+        for key in keys if single else ():
+            expected = outputs[key][place : place + 1]
+            changed, certain = scored.differs(key, np.atleast_1d(single[key]), expected)
+            if changed and certain:
+                shown = keep_example(model.facts, row.example)
+                message = (
+                    f"signature {name!r}, {row.what}: output {key!r} is {changed} in a batch of "
+                    f"{size}; {shown}"
+                )
+                return model.of_rows(True, message, FILLING_REMEDY)
+    return None
 
 
 def _lacking(examples: Sequence[Any], features: AbstractSet[str]) -> Iterator[ProbeRow]:

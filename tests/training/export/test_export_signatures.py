@@ -161,6 +161,9 @@ def test_columns_of_any_name_and_with_missing_values_in_a_signature_of_their_own
         "_pixels": tf.io.FixedLenFeature([2, 2], tf.float32),
         "seats": tf.io.VarLenFeature(tf.int64),
         "Seats": tf.io.VarLenFeature(tf.string),
+        "self": tf.io.FixedLenFeature([], tf.int64),
+        "a.b": tf.io.FixedLenFeature([], tf.int64),
+        "a b": tf.io.FixedLenFeature([], tf.int64),
     }
 
     class Dense(tf.Module):
@@ -186,6 +189,9 @@ def test_columns_of_any_name_and_with_missing_values_in_a_signature_of_their_own
             "column_pixels": tf.ones([2, 2, 2]),
             "seats": tf.constant([3.0, float("nan")]),
             "Seats_2": tf.constant(["", "cash"]),
+            "self_": tf.constant([3, 4], tf.int64),
+            "a.b": tf.constant([5, 6], tf.int64),
+            "a_b_2": tf.constant([7, 8], tf.int64),
         }
     )
     found = {name: value.numpy().tolist() for name, value in outputs.items()}
@@ -195,6 +201,9 @@ def test_columns_of_any_name_and_with_missing_values_in_a_signature_of_their_own
         "_pixels_": [[[1.0, 1.0], [1.0, 1.0]]] * 2,
         "seats_": [[3], [0]],
         "Seats_": [[b""], [b"cash"]],
+        "self_": [3, 4],
+        "a.b_": [5, 6],
+        "a b_": [7, 8],
     }
 
 
