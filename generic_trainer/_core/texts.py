@@ -15,7 +15,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.files import gfile, read_text, read_whole
@@ -123,6 +123,13 @@ def shown(value: object) -> str:
     """Returns the `repr` of a value for a message, cut if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
+
+
+def listed(parts: Sequence[object], separator: str = ", ", most: int = 5) -> str:
+    """Returns the first parts for a message, and how many more there are: a table may be wide."""
+    first = separator.join(f"{part!s:.400}" for part in parts[:most])
+    more = len(parts) - most
+    return f"{first} and {more:,} more" if more > 0 else first
 
 
 def describe(value: object) -> str:

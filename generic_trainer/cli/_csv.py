@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from generic_trainer._core.texts import did_you_mean, shown
+from generic_trainer._core.texts import did_you_mean, listed, shown
 from generic_trainer.cli._csv_text import (
     EMPTY_MARKERS,
     SUFFIX,
@@ -151,7 +151,7 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
     raise_problems(DataError, "the table cannot be read", problems, path=first.path)
     if counts := [f"{name} {cells.count}" for name, cells in empty.items()]:
         rows = sum(len(sheet.rows) for sheet in sheets.values())
-        _logger.info("%s: empty cells in %s rows: %s", first.path, f"{rows:,}", ", ".join(counts))
+        _logger.info("%s: empty cells in %s rows: %s", first.path, f"{rows:,}", listed(counts))
     return Table(columns, {split: sheet.rows for split, sheet in sheets.items()}, empty, first.path)
 
 

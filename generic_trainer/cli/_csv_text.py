@@ -19,6 +19,7 @@ from generic_trainer._core.texts import shown
 from generic_trainer.errors import DataError
 
 SUFFIX = ".csv"
+_GZIP = b"\x1f\x8b"  # begins its files
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -114,6 +115,8 @@ def decoded(path: str, content: bytes) -> str:
     for start, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         if len(content) > 1 and not any(content[start : start + 64 : 2]):
             return content.decode(encoding)
+    if content.startswith(_GZIP):
+        raise ValueError("it is packed by gzip, and no text: unpack it first")
     try:
         return content.decode()
     except UnicodeDecodeError as error:

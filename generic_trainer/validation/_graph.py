@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
-from generic_trainer._core import internals
+from generic_trainer._core import internals, texts
 
 _T = TypeVar("_T")
 Place = tuple[str, str]  # function (empty for the graph itself) and name of a node in it
@@ -312,8 +312,7 @@ def _replacements(library: Any) -> Iterator[str]:
 
 def listed(nodes: list[Node], shown: int = 4) -> str:
     """Returns the nodes in words, the first few with the graphs that hold them."""
-    words = "; ".join(f"{node.op} {node.where}" for node in nodes[:shown])
-    return words + (f" and {len(nodes) - shown} more" if len(nodes) > shown else "")
+    return texts.listed([f"{node.op} {node.where}" for node in nodes], "; ", shown)
 
 
 def library_of(op: str) -> str | None:

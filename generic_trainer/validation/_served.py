@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer._core.texts import did_you_mean, reason_of
+from generic_trainer._core.texts import did_you_mean, listed, reason_of
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.validation._cells import array_of, values_of
 from generic_trainer.validation._contract import ServingContract
@@ -109,11 +109,11 @@ class ServedModel:
         """Warns of columns that the model uses and no row has; an error if these are all."""
         given = {name for row in rows for name in row}
         missing = [name for name in self.features if name not in given]
-        listed = ", ".join(f"{name!r}{did_you_mean(name, given)}" for name in missing)
+        names = listed([f"{name!r}{did_you_mean(name, given)}" for name in missing])
         if missing and len(missing) == len(self.features):
-            raise DataError(f"no row has any of the model's columns: {listed}")
+            raise DataError(f"no row has any of the model's columns: {names}")
         if missing:
-            _logger.warning("The model gets no values for columns that no row has: %s", listed)
+            _logger.warning("The model gets no values for columns that no row has: %s", names)
 
     @property
     def _takes_examples(self) -> bool:

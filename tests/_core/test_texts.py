@@ -10,6 +10,7 @@ from generic_trainer._core.texts import (
     did_you_mean,
     hyperparameter_values,
     is_number,
+    listed,
     parse_json,
     parse_yaml,
     reason_of,
@@ -137,3 +138,8 @@ Traceback (most recent call last):
 )  # fmt: skip
 def test_the_reason_is_the_cause_without_the_stack_around_it(message: str, reason: str) -> None:
     assert reason_of(RuntimeError(message)) == f"RuntimeError: {reason}".removesuffix(": ")
+
+
+def test_of_a_wide_table_only_the_first_columns_are_listed() -> None:
+    assert listed([f"c{number}" for number in range(1_200)], most=2) == "c0, c1 and 1,198 more"
+    assert listed(["a", "b"], most=2) == "a, b" and not listed([])

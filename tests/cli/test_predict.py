@@ -1,5 +1,6 @@
 """`generic-trainer predict`: predictions for rows as a person has them."""
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -214,6 +215,14 @@ def test_a_row_that_does_not_fit_is_named(
     assert cli.main(["predict", model, str(tmp_path / "rows"), *words]) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.count("\n") <= 6 and not printed.out
+
+
+def test_a_packed_file_is_named(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_bytes(gzip.compress(CSV.encode()))
+    assert cli.main(["predict", model, str(tmp_path / "rows.csv")]) == 2
+    assert "rows.csv cannot be read: it is packed by gzip" in capsys.readouterr().err
 
 
 def test_a_directory_that_is_not_a_model(

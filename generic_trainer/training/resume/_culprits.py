@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer._core.texts import listed
 from generic_trainer.training._walk import walk
 
 _MOST_TRIALS = 400  # of one search
 _MOST_GOOD = 16  # rows that are tried as the good one
-_MOST_SHOWN = 5
 _NAMES = ("features", "label", "sample weight")
 
 
@@ -169,10 +169,3 @@ def _values_of(parts: Mapping[str, Any], row: int) -> str:
     rows = {name: _rows(part, [row]) for name, part in parts.items() if part.shape.rank}
     texts = {name: [*map(str, _flat(part).numpy().reshape(-1))] for name, part in rows.items()}
     return listed([f"{name} = [{listed(values)}]" for name, values in texts.items()], "; ")
-
-
-def listed(names: Sequence[Any], separator: str = ", ") -> str:
-    """Returns the first names, and how many more there are."""
-    shown = separator.join(f"{name!s:.400}" for name in names[:_MOST_SHOWN])
-    more = len(names) - _MOST_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

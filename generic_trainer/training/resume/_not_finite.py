@@ -21,10 +21,11 @@ import tensorflow as tf
 
 from generic_trainer._core.files import gfile, read_whole, write_whole
 from generic_trainer._core.progress import note
+from generic_trainer._core.texts import listed
 from generic_trainer.errors import TrainingError, WorkerLostError
 from generic_trainer.training.distributed import DataParallelStrategy, rank
 from generic_trainer.training.resume._callback_state import numbers_of
-from generic_trainer.training.resume._culprits import find_culprits, listed, noted_layers, without
+from generic_trainer.training.resume._culprits import find_culprits, noted_layers, without
 from generic_trainer.training.resume._position import Position
 from generic_trainer.training.resume._randomness import random_state, set_random_state
 from generic_trainer.training.resume._state import WEIGHTS, ModelState
