@@ -109,7 +109,7 @@ def keep_failed_run(request: TrainingRequest, error: Exception) -> None:
     """Moves log and export of a failed run aside; a failure to do so is only logged.
 
     TFX's local orchestrators delete the output directories of a failed step. The checkpoint
-    directory is deleted if the run has never saved anything in it.
+    directory is deleted if nothing was ever saved in it, and no other run trains there.
 
     Args:
         request: the run.
@@ -138,7 +138,9 @@ def keep_failed_run(request: TrainingRequest, error: Exception) -> None:
             _logger.error(where)
     directory = request.checkpoint_dir
     if not _has_checkpoints(directory) and "kept_in" not in read_facts(directory):
-        delete_tree(directory)
+        with locks_held(directory) as alone:  # else another run of the key is about to save there
+            if alone:
+                delete_tree(directory)
 
 
 def take_estimator_export(model: str, run_dir: str) -> None:

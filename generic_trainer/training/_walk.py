@@ -8,6 +8,7 @@ import collections
 import functools
 import os
 import sys
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -70,8 +71,12 @@ def _children(part: Any) -> Iterator[tuple[str, Any]]:
             items = enumerate(
                 member for member in part if not is_class_of_keras(type(member), "InputLayer")
             )
-        case "object" if hasattr(part, "__dict__"):
-            items = list(vars(part).items())
+        case "object":
+            own = {**getattr(part, "__dict__", {})}
+            for name in _slots(classes[0]):
+                if hasattr(part, name):  # it may have no value
+                    own[name] = getattr(part, name)
+            items = own.items()
     for number, (name, value) in enumerate(items):
         kind = type(value)
         if kind not in _SCALARS and (kind not in _OFTEN_EMPTY or value):
@@ -101,6 +106,17 @@ def _kind(*classes: type) -> str:
     file = getattr(sys.modules.get(package), "__file__", None) or _STANDARD
     is_standard = package in sys.stdlib_module_names and file.startswith(_STANDARD)
     return "leaf" if is_standard or package in ("numpy", "generic_trainer") else "object"
+
+
+@functools.lru_cache(4096)
+def _slots(kind: type) -> tuple[str, ...]:
+    """Returns the attributes that instances of a class have beside their `__dict__`."""
+    return tuple(
+        name
+        for base in kind.__mro__
+        for name, member in vars(base).items()
+        if "__slots__" in vars(base) and isinstance(member, types.MemberDescriptorType)
+    )
 
 
 def serves_training(part: Any) -> bool:

@@ -1,5 +1,6 @@
 """Which runs find each other's checkpoints."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import logging
@@ -19,6 +20,7 @@ from generic_trainer._run.store import (
 from generic_trainer.errors import DataError, TrainingError
 from generic_trainer.launchers import ExamplesFormat, TrainingRequest
 from generic_trainer.user_code import UserCode, bundle_module_file
+from tests.processes import locked_elsewhere
 
 
 def request_in(root: Path, **changes: Any) -> TrainingRequest:
@@ -185,6 +187,20 @@ def test_a_run_that_never_used_its_directory_leaves_none(tmp_path: Path) -> None
             (directory / "fit").touch()
         keep_failed_run(request, TrainingError())
         assert directory.exists() == is_used
+
+
+def test_a_run_that_fails_leaves_the_directory_of_another_run_that_is_alive(tmp_path: Path) -> None:
+    request = request_in(tmp_path, model_run_dir=str(tmp_path / "model_run" / "8"))
+    directory = Path(request.checkpoint_dir)
+    claim_checkpoint_dir(str(directory), parts(request))
+    for is_alive in (True, False):
+        Path(request.model_run_dir).mkdir(parents=True, exist_ok=True)
+        (directory / "fit").mkdir(exist_ok=True)
+        with (
+            locked_elsewhere(directory / "fit" / ".lock") if is_alive else contextlib.nullcontext()
+        ):
+            keep_failed_run(request, TrainingError())
+        assert directory.exists() == is_alive
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe\x00", b"[" * 100_000, b"", None])

@@ -22,8 +22,9 @@ from generic_trainer.training.resume._callback_files import bring_files, lacks_b
 from generic_trainer.training.resume._clocks import ClockReadings, now
 from generic_trainer.training.resume._randomness import is_generator, set_state_of, state_of
 
-# Attributes that `fit` sets, also in the run that resumes.
-_SET_BY_FIT = {"model", "_model", "params", "validation_data"}
+# Attributes that `fit` sets, also in the run that resumes. `append_header` is CSVLogger's,
+# which looks whether there is a file already.
+_SET_BY_FIT = {"model", "_model", "params", "validation_data", "append_header"}
 
 _CONTAINERS = (list, dict, set, collections.deque)
 

@@ -337,6 +337,15 @@ def test_a_time_limit_goes_on_where_it_was(
     assert second.drawn == first.drawn
 
 
+def test_a_log_that_runs_append_to_has_one_header(tmp_path: Path, keras: Any) -> None:
+    log = tmp_path / "log.csv"
+    logger = functools.partial(keras.callbacks.CSVLogger, str(log), append=True)
+    fit_with(keras, tmp_path, logger(), end=6)
+    fit_with(keras, tmp_path, logger())
+    rows = log.read_text(encoding="utf-8").splitlines()
+    assert [row.partition(",")[0] for row in rows] == ["epoch", "0", "1", "2"]
+
+
 @pytest.mark.parametrize("earlier", ["killed", "failed", "gone"])
 @pytest.mark.parametrize("name", ["best.weights.h5", "{epoch}.weights.h5"])
 def test_the_best_model_of_an_earlier_run_comes_along(

@@ -1,5 +1,6 @@
 """What is taken of variables and iterators is what they held at that moment, whatever follows."""
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable
@@ -130,3 +131,33 @@ def test_variables_that_only_an_operation_of_a_model_holds_are_found() -> None:
     inputs, held = keras.Input([3]), keras.Variable([2.0, 2.0, 2.0])
     model = keras.Model(inputs, keras.ops.multiply(inputs, held))
     assert any(variable is held.value for variable in variables_of(model).values())
+
+
+@dataclasses.dataclass
+class WithAttributes:
+    held: Any
+
+
+@dataclasses.dataclass(slots=True)
+class WithSlots:
+    held: Any
+    unset: Any = dataclasses.field(init=False)
+
+
+class WithBoth(WithSlots):
+    pass
+
+
+class WithPrivateSlot:
+    __slots__ = ("__held",)
+
+    def __init__(self, held: Any) -> None:
+        self.__held = held
+
+
+@pytest.mark.parametrize("kind", [WithAttributes, WithSlots, WithBoth, WithPrivateSlot])
+def test_variables_of_objects_are_found_wherever_these_keep_their_attributes(kind: Any) -> None:
+    held = tf.Variable(1.0)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.part = [kind(held)]
+    assert any(variable is held for variable in variables_of(model).values())
