@@ -5,7 +5,7 @@ import tensorflow as tf
 from determined.experimental.estimator import init
 
 FLAGS = tf.app.flags.FLAGS
-tf.app.flags.DEFINE_integer("points", 8, "points of the line", short_name="n")
+tf.app.flags.DEFINE_integer("points", 8, "points of the line")
 
 
 def main(argv):
