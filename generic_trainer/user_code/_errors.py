@@ -27,6 +27,12 @@ _NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
 _NEEDS_GRAPH = re.compile(r"eager execution|Session graph is empty")
 _API_PARTS = ("_api", "v2")  # of TensorFlow's modules, whose public names do not have them
+# What Keras 3 says to a call of Keras 2 that saves a SavedModel.
+_REFUSALS_TO_SAVE = (
+    "`save_format` argument",
+    "Invalid filepath extension for saving",
+    "The following argument(s) are not supported: [",
+)
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
 
 
@@ -150,7 +156,7 @@ def _hint_at_saving(message: str) -> str:
     """Returns a remedy for errors of Keras 3 whose own advice leads to a model TFX cannot use."""
     # Keras raises a plain ValueError, so there is only its message to recognize it by.
     unchanged = "A module for the tf.keras of Keras 2 runs as it is with TF_USE_LEGACY_KERAS=1."
-    if "`save_format` argument" in message or "Invalid filepath extension for saving" in message:
+    if any(refusal in message for refusal in _REFUSALS_TO_SAVE):
         return (
             "In a pipeline, export a SavedModel: generic_trainer.training.export_model(model, "
             f"fn_args), or model.export(fn_args.serving_model_dir). {unchanged}"

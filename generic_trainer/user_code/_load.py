@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from generic_trainer._core.flags import define_again, forget_flags
 from generic_trainer._core.scratch import ScratchFolder, held
 from generic_trainer.errors import GenericTrainerError, ModuleFileError, TrainingError
 from generic_trainer.user_code._archive import (
@@ -127,20 +128,28 @@ def _import(code: UserCode) -> ModuleType:
 def _fresh_modules(names: Collection[str], folder: Path) -> Iterator[None]:
     """Hides the loaded top-level modules `names`, so that they are imported again.
 
-    On exit these modules are restored, and modules from `folder` are removed.
+    On exit these modules are restored, and modules from `folder` are removed; so are their flags of
+    absl.
     """
     displaced = _named(names)
     for name in displaced:
         sys.modules.pop(name, None)
+    flags = forget_flags(displaced)
     try:
         yield
     finally:
         # User code may add a folder of the bundle to sys.path and import by other names.
         start = f"{folder}{os.sep}"
-        for name, module in sys.modules.copy().items():  # as `_named` does
-            if top_level(name) in names or _file(module).startswith(start):
-                sys.modules.pop(name, None)
+        unpacked = [
+            name
+            for name, module in sys.modules.copy().items()  # as `_named` does
+            if top_level(name) in names or _file(module).startswith(start)
+        ]
+        for name in unpacked:
+            sys.modules.pop(name, None)
+        forget_flags(unpacked)
         sys.modules.update(displaced)
+        define_again(flags)
 
 
 def _named(names: Collection[str]) -> dict[str, ModuleType]:

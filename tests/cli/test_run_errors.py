@@ -133,6 +133,14 @@ KERAS_3 = {
         ["export_model(", "TF_USE_LEGACY_KERAS=1"],
     ),
     "no extension": ("model.save(fn_args.serving_model_dir)", ["export_model("]),
+    "signatures": (
+        "model.save(fn_args.serving_model_dir, signatures={})",
+        ["export_model(", "TF_USE_LEGACY_KERAS=1"],
+    ),
+    "options, as a function": (
+        "keras.models.save_model(model, fn_args.serving_model_dir, options=None)",
+        ["export_model("],
+    ),
     "loading a SavedModel": (
         "tf.saved_model.save(model, d); keras.models.load_model(d)",
         ["weights", "tf.saved_model.load(fn_args.base_model)"],

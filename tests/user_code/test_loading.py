@@ -1,6 +1,7 @@
 """What the user's code sees while it runs, and what is left afterwards."""
 
 import gc
+import importlib
 import io
 import os
 import sys
@@ -10,11 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from generic_trainer._core.flags import forget_flags
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.user_code import UserCode, _load, user_function
 from tests.house import run_python
 from tests.user_code.conftest import run
 
+DEFINING = "from absl import flags\nflags.DEFINE_integer('uot', {}, '', short_name='u9')\n"
+FLAGGED = """
+import helper, layers.deep
+from absl.flags import FLAGS
+def run_fn(fn_args):
+    return FLAGS["uot"].value
+"""
 HELPED = "import helper\ndef run_fn(fn_args):\n    return helper.V"
 
 
@@ -70,6 +79,37 @@ def test_second_run_sees_what_is_imported_from_a_folder_of_the_bundle(project):
     assert "vendored_module" not in sys.modules
     project.write("layers/vendored/vendored_module.py", "V = 2")
     assert project.run() == 2
+
+
+@pytest.mark.parametrize("place", ["trainer", "helper", "layers/deep"])
+def test_each_run_has_the_flags_of_absl_that_its_modules_define(project, place):
+    flags = pytest.importorskip("absl.flags").FLAGS
+    before = list(flags)
+    for default in (4, 8):
+        project.write("trainer.py", FLAGGED, helper="")
+        project.write("layers/__init__.py")
+        project.write("layers/deep.py")
+        with (project.folder / f"{place}.py").open("a") as file:
+            file.write(DEFINING.format(default))
+        assert project.run() == default
+        assert list(flags) == before
+
+
+def test_flags_of_a_module_that_gives_way_are_put_back(project, import_path, tmp_path):
+    flags = pytest.importorskip("absl.flags").FLAGS
+    (tmp_path / "trainer.py").write_text(DEFINING.format(1))
+    import_path(tmp_path)
+    module = importlib.import_module("trainer")
+    try:
+        project.write("trainer.py", DEFINING.format(2) + FLAGGED, helper="")
+        project.write("layers/__init__.py")
+        project.write("layers/deep.py")
+        assert project.run() == 2
+        assert flags["uot"].value == flags["u9"].value == 1
+        assert flags.find_module_defining_flag("uot") == "trainer"
+        assert flags.find_module_id_defining_flag("uot") == id(module)
+    finally:
+        forget_flags(["trainer"])
 
 
 def test_the_bundle_runs_and_not_what_was_edited_since(project, import_path):

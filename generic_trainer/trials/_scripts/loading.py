@@ -15,6 +15,7 @@ from typing import Any
 from absl import flags
 
 from generic_trainer._core.files import gfile
+from generic_trainer._core.flags import forget_flags
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.training import is_chief
 from generic_trainer.trials._loop import Controller
@@ -48,11 +49,9 @@ def load(
     that importing `module`, or a script before, has defined are forgotten when the next one starts.
     """
     arguments, sys.argv = sys.argv, list(command)
-    for owner, defined in list(flags.FLAGS.flags_by_module_dict().items()):
-        # A script's are listed by its path, as are those of the program that runs here.
-        if owner == module or owner not in {*sys.modules, *arguments[:1]}:
-            for flag in list(defined):
-                delattr(flags.FLAGS, flag.name)
+    # A script's are listed by its path, as are those of the program that runs here.
+    kept = {*sys.modules, *arguments[:1]} - {module}
+    forget_flags(flags.FLAGS.flags_by_module_dict().keys() - kept)
     try:
         main()
     except StopLoadingImplementation as stop:

@@ -1,11 +1,14 @@
 """Scripts that train by `init` are module files of a pipeline, with their import lines changed."""
 
+import runpy
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from absl import flags
 
 from generic_trainer.errors import ModuleFileError
+from generic_trainer.trials._scripts.loading import load
 from tests.trials.conftest import ported, run_module_file, trials_of
 
 FILES = Path(__file__).with_name("written_for_determined")
@@ -42,6 +45,18 @@ def test_an_estimator_script_of_release_0_12(tmp_path):
     [trial] = trials_of(fn_args)
     assert trial["batches"] == 30
     assert trial["best"] < 0.1
+
+
+@pytest.mark.parametrize(
+    "names", ["'line_of_test', 1, ''", "'line_of_test', 1, '', short_name='l9'"]
+)
+def test_each_trial_defines_the_flags_of_its_script_anew(tmp_path, names):
+    script = tmp_path / "flags.py"
+    for default in (1, 2):
+        defining = f"flags.DEFINE_integer({names})".replace("1", str(default), 1)
+        script.write_text(f"from absl import flags\n{defining}\n")
+        load(lambda: runpy.run_path(str(script), run_name="__main__"), [str(script)])
+        assert flags.FLAGS["line_of_test"].value == default
 
 
 def test_a_script_that_starts_nothing(tmp_path):
