@@ -48,7 +48,9 @@ def array_of(value: Any, tensor: Tensor) -> np.ndarray:
     array = np.array(_nested(value, tensor.dtype.name), dtype)
     if dtype is object and any(isinstance(item, list) for item in array.flat):
         raise ValueError(f"expected lists of one length, found {shown(value)}")
-    if array.ndim < 2:  # one value, or the values of a tensor in one list
+    if (
+        array.ndim < 2 and tensor.shape is not None
+    ):  # one value, or the values of a tensor in one list
         with contextlib.suppress(ValueError):
             array = array.reshape([-1 if dim is None else dim for dim in dims])
     fits = array.ndim == len(dims) and all(
