@@ -3,8 +3,8 @@
 Requests and answers can be lost, and a node can be out of reach while its workers still train. So
 the engine never takes silence for an end, and two jobs never write the same checkpoints::
 
-    attempt 1   create A         sent, answer lost: `_may_exist`, not yet `_is_made`
-                create A         sent again, as the service makes one job of a name: `_is_made`
+    attempt 1   create A         sent, answer lost: `may_exist`, not yet `is_made`
+                create A         sent again, as the service makes one job of a name: `is_made`
                 look             active .. a node is lost: the service reports a failed worker
     kill        delete A         accepted, but a worker on the lost node does not end
                 delete folder A  noted as `_fenced_at_s`; A stays in `_leftovers`
@@ -77,6 +77,41 @@ def run_by_service(service: Callable[[Distribution], RemoteService], job: Job) -
     supervise(job, lambda job: RemoteEngine(job, service(job.distribution)))
 
 
+@dataclasses.dataclass
+class _ServiceJob:
+    """The job of one attempt.
+
+    Attributes:
+        name: of the service's object.
+        label: kind and name, for messages.
+        folder: through which the workers get their task.
+        digest: of the folder's contents.
+        status: what the service has said last.
+        state: what is logged of the status.
+        may_exist: whether the service may have got the request that makes it.
+        is_made: whether the service has said so.
+        is_stopped: whether the workers are to save and end.
+        is_deleted: whether the service has accepted its deletion; workers may run on.
+        silent_since_s: when the service ceased to answer; None if it answers.
+        early_since_s: when the service first found the request to be too early.
+        next_warning_s: when its silence is next logged.
+    """
+
+    name: str
+    label: str
+    folder: JobFolder
+    digest: str = ""
+    status: JobStatus = _UNSEEN
+    state: str = ""
+    may_exist: bool = False
+    is_made: bool = False
+    is_stopped: bool = False
+    is_deleted: bool = False
+    silent_since_s: float | None = None
+    early_since_s: float | None = None
+    next_warning_s: float = -math.inf
+
+
 class RemoteEngine(Engine):
     """Workers that a service runs; see `Engine`."""
 
@@ -103,9 +138,8 @@ class RemoteEngine(Engine):
         self._tasks = tasks(job.distribution)
         self._log = contextlib.ExitStack()
         self._has_answered = False
-        self._deleted: set[str] = set()
-        # Jobs whose workers may still run, and their folders.
-        self._leftovers: dict[str, JobFolder] = {}
+        self._current: _ServiceJob  # of the attempt: `start` makes it
+        self._leftovers: list[_ServiceJob] = []  # whose workers may still run
         self._fenced_at_s = -math.inf
 
     def start(self) -> None:
@@ -117,15 +151,10 @@ class RemoteEngine(Engine):
         """
         launcher = self._job.distribution.launcher
         run_dir = self._job.request.model_run_dir
-        self._name = f"generic-trainer-{uuid.uuid4().hex[:10]}"
-        self._label = f"{self._service.kind} {self._name}"
-        self._folder = JobFolder(os.path.join(run_dir, f".{launcher}", self._name))
-        self._status = _UNSEEN
-        self._may_exist = self._is_made = self._is_stopped = False
-        self._silent_since_s: float | None = None
-        self._early_since_s: float | None = None
-        self._state = ""
-        self._digest = self._folder.write(self._job, launcher, self._service.mounts())
+        name = f"generic-trainer-{uuid.uuid4().hex[:10]}"
+        folder = JobFolder(os.path.join(run_dir, f".{launcher}", name))
+        self._current = _ServiceJob(name, f"{self._service.kind} {name}", folder)
+        self._current.digest = folder.write(self._job, launcher, self._service.mounts())
 
     def poll(self) -> Sequence[WorkerEnd]:
         """Makes the job if it does not exist yet, and returns how its workers ended.
@@ -135,14 +164,15 @@ class RemoteEngine(Engine):
         Raises:
             ConfigurationError: the service refuses the job, or has never answered.
         """
-        if self._is_made or (self._silent_since_s, self._early_since_s) != (None, None):
+        current = self._current
+        if current.is_made or (current.silent_since_s, current.early_since_s) != (None, None):
             self._sleep(self._service.poll_s)
         try:
-            if not self._is_made:
+            if not current.is_made:
                 self._make()
-            if self._is_stopped:  # the deletion in `stop` may have failed
-                self._delete(self._name)
-            self._note(self._service.look(self._name, self._folder))
+            if current.is_stopped:  # the deletion in `stop` may have failed
+                self._delete(current)
+            self._note(self._service.look(current.name, current.folder))
         except GenericTrainerError:  # an answer, and not a lack of one
             raise
         except TooEarlyError as error:
@@ -150,16 +180,17 @@ class RemoteEngine(Engine):
         except Exception as error:  # of the network, the service or its client
             self._note_silence(error)
         else:
-            if self._silent_since_s is not None:
+            if current.silent_since_s is not None:
                 _logger.info("%s answers again", self._service.provider)
-            self._silent_since_s = None
+            current.silent_since_s = None
         return self._ends()
 
     def running(self) -> Sequence[Task]:
         """Returns the tasks that have not ended."""
-        if self._status.phase == "suspended":  # its workers are gone, and will come back
+        status = self._current.status
+        if status.phase == "suspended":  # its workers are gone, and will come back
             return self._tasks
-        known = self._status.tasks
+        known = status.tasks
         return [task for task in self._tasks if task in known and known[task].phase not in _ENDED]
 
     def check(self) -> None:
@@ -171,16 +202,16 @@ class RemoteEngine(Engine):
             WorkerLostError: the service has given the job up.
             ConfigurationError: a worker will never start.
         """
-        status = self._status
+        status, label = self._current.status, self._current.label
         if status.phase in ("cancelled", "deleted"):
             raise TrainingError(
-                f"The {self._label} was {status.phase} from outside, by a person or a policy of "
+                f"The {label} was {status.phase} from outside, by a person or a policy of "
                 f"{self._service.provider}, so it is not made again. {status.message} The next run "
                 "of the same inputs, code and hyperparameters goes on from the last checkpoint, if "
                 "run_fn writes any."
             )
         if status.phase == "expired":
-            raise WorkerHangError(f"The {self._label} exceeded its time limit. {status.message}")
+            raise WorkerHangError(f"The {label} exceeded its time limit. {status.message}")
         if stuck := {task: state for task, state in status.tasks.items() if state.phase == "stuck"}:
             raise ConfigurationError(
                 f"The workers cannot start: {_waits(stuck, len(stuck))}. {self._service.remedy}"
@@ -188,50 +219,53 @@ class RemoteEngine(Engine):
         if status.phase == "failed":
             reason = status.message.rstrip(".")
             raise WorkerLostError(
-                f"The {self._label} was given up by {self._service.provider}: {reason}."
+                f"The {label} was given up by {self._service.provider}: {reason}."
             )
 
     def stop(self) -> None:
         """Deletes the job: its workers save and end."""
-        self._is_stopped = True
+        self._current.is_stopped = True
         with contextlib.suppress(Exception):  # the next poll tries again
-            self._delete(self._name)
+            self._delete(self._current)
 
     def diagnose(self) -> str:
         """Returns the cause of the delay of tasks that do not run yet."""
-        if self._silent_since_s is not None:
-            silent_s = self._clock() - self._silent_since_s
+        current = self._current
+        if current.silent_since_s is not None:
+            silent_s = self._clock() - current.silent_since_s
             return f"{self._service.provider} has not answered for the last {silent_s:.0f} s."
-        return f"The {self._label}: {self._state}." if self._state else ""
+        return f"The {current.label}: {current.state}." if current.state else ""
 
     def kill(self) -> None:
         """Deletes the job, and waits until none of its workers can write anywhere."""
-        chief = self._status.tasks.get(self._tasks[0])
+        current = self._current
+        chief = current.status.tasks.get(self._tasks[0])
         if chief is not None and chief.phase in _ENDED:  # else its log ends with the deletion
             self._log.close()
-        if self._may_exist and not self._await_end(self._name):
-            _logger.warning("The %s may still run", self._label)
-            self._leftovers[self._name] = self._folder
+        if current.may_exist and not self._await_end(current):
+            _logger.warning("The %s may still run", current.label)
+            self._leftovers.append(current)
         self._log.close()
         try:
-            self._folder.delete()
+            current.folder.delete()
             self._fenced_at_s = self._clock()
         except Exception as error:  # no reason to fail a run
-            _logger.warning("The folder %s could not be deleted: %s", self._folder.path, error)
+            _logger.warning("The folder %s could not be deleted: %s", current.folder.path, error)
 
     def close(self) -> None:
         """Deletes the jobs that could not be deleted before, and names what may still run."""
         service = self._service
-        for name, folder in self._leftovers.items():
-            if not (self._has_ended(name) if name in self._deleted else self._await_end(name)):
+        for left in self._leftovers:
+            name = left.name
+            if not (self._has_ended(left) if left.is_deleted else self._await_end(left)):
                 remedy = (
                     f"The service is ending it. If a node of it does not answer, its workers end "
-                    f"when they see that {folder.path} is gone. `{service.workers_command(name)}` "
-                    "lists them."
-                    if name in self._deleted
+                    f"when they see that {left.folder.path} is gone. "
+                    f"`{service.workers_command(name)}` lists them."
+                    if left.is_deleted
                     else f"It can be deleted with `{service.delete_command(name)}`."
                 )
-                _logger.error("The %s %s may still run. %s", service.kind, name, remedy)
+                _logger.error("The %s may still run. %s", left.label, remedy)
 
     def _fence(self) -> None:
         """Ends the jobs of earlier attempts: two must not write the same checkpoints.
@@ -239,50 +273,50 @@ class RemoteEngine(Engine):
         Workers on a node that is lost cannot be ended. They end themselves, because their folder
         was deleted.
         """
-        for name, folder in self._leftovers.items():
-            if name not in self._deleted:
-                self._delete(name)
-                self._await_end(name)
-            if not folder.is_deleted():
-                folder.delete()
+        for left in self._leftovers:
+            if not left.is_deleted:
+                self._delete(left)
+                self._await_end(left)
+            if not left.folder.is_deleted():
+                left.folder.delete()
                 self._fenced_at_s = self._clock()
         if self._leftovers and (left_s := self._fenced_at_s + FENCE_S - self._clock()) > 0:
             self._sleep(left_s)
 
     def _make(self) -> None:
         self._fence()
-        service = self._service
-        name = self._name
+        service, current = self._service, self._current
         chief = self._tasks[0]
-        self._may_exist = True  # before the request: it may be fulfilled and not answered
+        current.may_exist = True  # before the request: it may be fulfilled and not answered
         try:
-            service.create(name, self._job.distribution, self._folder, self._digest)
+            service.create(current.name, self._job.distribution, current.folder, current.digest)
         except Exception as error:
-            self._may_exist = not (isinstance(error, GenericTrainerError) or is_refusal(error))
+            current.may_exist = not (isinstance(error, GenericTrainerError) or is_refusal(error))
             raise
-        self._is_made = self._has_answered = True
-        _logger.info("Made the %s", self._label)
+        current.is_made = self._has_answered = True
+        _logger.info("Made the %s", current.label)
         if service.has_logs:
             prefix = f"[{chief.name}] " if self._job.distribution.is_cluster else ""
-            self._log.enter_context(shown_log(lambda: service.log(name, chief), prefix))
+            self._log.enter_context(shown_log(lambda: service.log(current.name, chief), prefix))
 
     def _note(self, status: JobStatus) -> None:
         """Keeps the state of the job, and logs it if it has changed."""
-        if self._status.phase == "suspended" != status.phase:
+        current = self._current
+        if current.status.phase == "suspended" != status.phase:
             for task in self._tasks:  # their ends were those of the suspension
-                self._folder.forget_end(task)
-        self._status = status
+                current.folder.forget_end(task)
+        current.status = status
         parts = []
         if status.phase == "active":
             parts = [_waits(status.tasks, len(self._tasks)), status.warnings]
         elif status.phase == "suspended":
             parts = ["suspended, waiting to be resumed", status.message]
         state = "; ".join(filter(None, parts))
-        if state != self._state:
-            self._state = state
+        if state != current.state:
+            current.state = state
             is_blocked = status.phase == "suspended" or status.warnings or "Unschedulable" in state
             level = logging.WARNING if is_blocked else logging.INFO
-            _logger.log(level, "%s: %s", self._label, state or "all workers have started")
+            _logger.log(level, "%s: %s", current.label, state or "all workers have started")
 
     def _note_silence(self, error: Exception) -> None:
         """Logs that the service does not answer, ever more rarely.
@@ -290,24 +324,25 @@ class RemoteEngine(Engine):
         Raises:
             ConfigurationError: it has never answered, or never allowed this process to look.
         """
+        current = self._current
         now_s = self._clock()
         provider = self._service.provider
-        if self._silent_since_s is None:
-            self._silent_since_s = self._next_warning_s = now_s
-        silent_s = now_s - self._silent_since_s
-        is_refused = self._status is _UNSEEN and is_refusal(error)
+        if current.silent_since_s is None:
+            current.silent_since_s = current.next_warning_s = now_s
+        silent_s = now_s - current.silent_since_s
+        is_refused = current.status is _UNSEEN and is_refusal(error)
         if is_refused or (not self._has_answered and silent_s > _FIRST_ANSWER_S):
             said = getattr(error, "body", None) or error
             raise ConfigurationError(
                 f"{provider} {'refuses requests' if is_refused else 'does not answer'}: {said}. "
                 f"This process needs {self._service.permissions}."
             ) from error
-        if now_s >= self._next_warning_s:
-            self._next_warning_s = now_s + max(silent_s, self._service.poll_s)
+        if now_s >= current.next_warning_s:
+            current.next_warning_s = now_s + max(silent_s, self._service.poll_s)
             _logger.warning(
                 "%s does not answer; the %s may run and is waited for: %s",
                 provider,
-                self._label,
+                current.label,
                 error,
             )
 
@@ -317,47 +352,49 @@ class RemoteEngine(Engine):
         Raises:
             ConfigurationError: it has not been for a while.
         """
-        if self._early_since_s is None:
-            self._early_since_s = self._clock()
-            _logger.info("The %s is not accepted yet: %s", self._label, error)
-        if self._clock() - self._early_since_s > _EARLY_S:
+        current = self._current
+        if current.early_since_s is None:
+            current.early_since_s = self._clock()
+            _logger.info("The %s is not accepted yet: %s", current.label, error)
+        if self._clock() - current.early_since_s > _EARLY_S:
             raise ConfigurationError(
-                f"{self._service.provider} has refused the {self._label} for {_EARLY_S:.0f} s, "
+                f"{self._service.provider} has refused the {current.label} for {_EARLY_S:.0f} s, "
                 f"though it has made the object that is not found: {error}"
             ) from error
 
     def _ends(self) -> list[WorkerEnd]:
         # Their workers seem lost, and would be tried again against the will of whoever ended them:
         # `check` raises instead, or waits for a suspended job.
-        if self._status.phase in _ENDED_FROM_OUTSIDE:
+        current = self._current
+        if current.status.phase in _ENDED_FROM_OUTSIDE:
             return []
         ends = []
-        for task, status in self._status.tasks.items():
+        for task, status in current.status.tasks.items():
             if status.phase == "failed":
-                ends.append(_end_of(task, status, WorkerEnd.read(self._folder.end_of(task))))
+                ends.append(_end_of(task, status, WorkerEnd.read(current.folder.end_of(task))))
             elif status.phase == "succeeded":
                 ends.append(WorkerEnd(task=task.name))
-        if self._status.phase == "succeeded":
+        if current.status.phase == "succeeded":
             ends.append(WorkerEnd(task=self._tasks[0].name))
         return ends
 
-    def _delete(self, name: str) -> None:
-        if name not in self._deleted:
-            self._service.delete(name)
-            self._deleted.add(name)
+    def _delete(self, job: _ServiceJob) -> None:
+        if not job.is_deleted:
+            self._service.delete(job.name)
+            job.is_deleted = True
 
-    def _has_ended(self, name: str) -> bool:
+    def _has_ended(self, job: _ServiceJob) -> bool:
         with contextlib.suppress(Exception):  # of the network, the service or its client
-            return self._service.has_ended(name)
+            return self._service.has_ended(job.name)
         return False
 
-    def _await_end(self, name: str) -> bool:
+    def _await_end(self, job: _ServiceJob) -> bool:
         """Deletes a job and waits as long as its workers may take to end; returns if they have."""
         end_s = self._clock() + self._job.distribution.preemption_grace_s + _DELETION_S
         while True:
             with contextlib.suppress(Exception):  # of the network, the service or its client
-                self._delete(name)
-            if name in self._deleted and self._has_ended(name):
+                self._delete(job)
+            if job.is_deleted and self._has_ended(job):
                 return True
             if self._clock() >= end_s:
                 return False
