@@ -57,9 +57,11 @@ def resume_callbacks(
        examples in another order, and so may the training, if `take` and `skip` have made the data
        of both from one shuffle. Where several workers train, NumPy's and Python's state is restored
        in the chief. Copies of the callbacks, as KerasTuner makes them, save nothing.
-    4. By default a checkpoint is written every minute, and later if saving would take more than 1 %
-       of the time of training; an explicit `every_steps` or `every_s` holds. Training continues
-       while a checkpoint is written. If the disk is full, a warning is logged.
+    4. By default a checkpoint is written after 10 s, then ever more rarely, up to once a minute: a
+       kill costs 10 s or a quarter of the time since `fit` began. After the first one they are
+       further apart if saving would take more than 1 % of the time of training. An explicit
+       `every_steps` or `every_s` holds. Training continues while a checkpoint is written. If the
+       disk is full, a warning is logged.
     5. SIGTERM writes a checkpoint after the step that is running, then raises `WorkerLostError`.
        With several workers, one that gets it is enough: all save after the same step.
     6. The end of `fit` is saved too: a run that is killed in its evaluation or export does not

@@ -16,9 +16,12 @@ import tensorflow as tf
 from generic_trainer._core.cluster import is_chief
 from generic_trainer.training.distributed import DataParallelStrategy, runtime
 
-# If the user sets neither steps nor seconds: seconds between checkpoints, and the largest share of
-# the time of training that they may take, for which they are further apart.
-_INTERVAL_S = 60.0
+# If the user sets neither steps nor seconds: the seconds between checkpoints, in between the share
+# of the time since the start that a kill may cost; and the largest share of the time of training
+# that they may take, for which they are further apart. A process that is preempted once a minute
+# must save before: 10 s of it are for the imports.
+_SHORTEST_S, _LONGEST_S = 10.0, 60.0
+_MAX_LOSS = 0.25
 _MAX_OVERHEAD = 0.01
 
 _OVER = "over"
@@ -51,6 +54,7 @@ class Schedule:
         self._every_steps = every_steps
         self._every_s = every_s
         self._clock = clock
+        self._began_s = clock()
         # Without clocks, all workers count the same steps.
         self._strategy = strategy if every_steps is None else None
         self._next = CommonStep(None)
@@ -74,10 +78,13 @@ class Schedule:
         """
         if self._every_steps is not None:
             return step - self._last_step >= self._every_steps
+        now_s = self._clock()
         wait_s = self._every_s
         if wait_s is None:
-            wait_s = math.inf if is_writing else max(_INTERVAL_S, cost_s / _MAX_OVERHEAD)
-        is_late = self._clock() - self._last_s >= wait_s
+            young_s = max(_SHORTEST_S, (now_s - self._began_s) * _MAX_LOSS)
+            interval_s = max(min(young_s, _LONGEST_S), cost_s / _MAX_OVERHEAD)
+            wait_s = math.inf if is_writing else interval_s
+        is_late = now_s - self._last_s >= wait_s
         return self._next.is_due(step, is_wanted=is_late and is_chief())
 
     def close(self) -> None:

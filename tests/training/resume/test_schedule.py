@@ -32,9 +32,17 @@ def test_what_the_user_asks_for_is_exact_whatever_a_checkpoint_costs() -> None:
     assert due_steps(every_s=10, steps=35, cost_s=50) == [10, 20, 30]
 
 
+def test_a_kill_at_any_moment_costs_ten_seconds_or_a_quarter_of_the_time_up_to_a_minute() -> None:
+    due = due_steps(steps=1000, cost_s=0)
+    for killed in range(1001):
+        last = max((step for step in due if step <= killed), default=0)
+        assert killed - last < max(10, min(killed / 4, 60)), (killed, last)
+    assert due[:4] == [10, 20, 30, 40]
+    assert due[-1] - due[-2] == 60
+
+
 def test_saving_takes_at_most_its_share_of_the_time() -> None:
-    assert due_steps(steps=200, cost_s=0.25) == [60, 120, 180]
     # 2 s at 1 % are paid for by 200 steps of 1 s; the first one is due before it is known.
     due = due_steps(steps=480, cost_s=2)
-    assert due[0] == 60
+    assert due[0] == 10
     assert [b - a for a, b in itertools.pairwise(due)] == [200, 200]
