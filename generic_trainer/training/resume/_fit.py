@@ -250,8 +250,8 @@ class Resume(_OfEitherKeras):
             self._after_step()
         elif replay.is_over(position):
             self._end_replay(replay)
-        elif replay.stops(position):
-            self.model.stop_training = True
+        elif replay.may_stop(position):  # Keras must leave the epoch where a callback ended it
+            self.model.stop_training = position.batches >= replay.goal.lengths[-1]
 
     def _after_step(self) -> None:
         """Looks at the weights, and saves, or stops, if that is due."""
@@ -388,7 +388,9 @@ class Resume(_OfEitherKeras):
         if replay.ends_epoch(position):
             raise end_of_data()
         with self._closed_by_errors():
-            self._logs = replay.logs(lambda: self._function(iterator))
+            is_first = self._unsaved is not None
+            logs = self._function(iterator) if is_first else None
+            self._logs = replay.logs(logs, is_first=is_first)
         return self._logs
 
     def _end_replay(self, replay: Replay) -> None:

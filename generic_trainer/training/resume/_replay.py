@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -72,7 +71,6 @@ class Replay:
         self._state = state
         self._draws = draws
         self._logs: Any = None
-        self._is_computed = False  # the first step
         self._reads_all = False  # of the current iterator
         with fitting(self.path):
             self.goal = Position(**saved.metadata)
@@ -99,17 +97,16 @@ class Replay:
         within = shuffles_within_a_pass(iterator, self.goal.done)
         self._reads_all = within or self._draws.reads_all
 
-    def logs(self, compute: Callable[[], Any]) -> Any:
+    def logs(self, computed: Any, *, is_first: bool) -> Any:
         """Returns what the last step before the checkpoint has returned: it may end an epoch.
 
         Args:
-            compute: the step, which is called once.
+            computed: what the first step has returned, whose structure the logs get.
+            is_first: whether it is that step.
         """
-        if not self._is_computed:
-            self._is_computed = True
-            logs = compute()
+        if is_first:
             with fitting(self.path):
-                self._logs = logs_like(logs, self._state.saved["logs"])
+                self._logs = logs_like(computed, self._state.saved["logs"])
         return self._logs
 
     def ends_epoch(self, position: Position) -> bool:
@@ -135,11 +132,10 @@ class Replay:
         epochs_left = len(self.goal.lengths) - len(position.lengths)
         return not epochs_left and position.batches >= self.goal.batches
 
-    def stops(self, position: Position) -> bool:
-        """Returns whether Keras must leave the epoch here, as a callback made it do."""
+    def may_stop(self, position: Position) -> bool:
+        """Returns whether a callback ended the training in this epoch."""
         is_last = len(self.goal.lengths) - len(position.lengths) == 1
-        ended_early = self.goal.done and self.goal.stopped
-        return is_last and ended_early and position.batches >= self.goal.lengths[-1]
+        return is_last and self.goal.done and self.goal.stopped
 
     def check_epoch(self, position: Position) -> None:
         """Raises an error if the epochs that have ended were of other lengths."""
