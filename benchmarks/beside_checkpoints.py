@@ -18,9 +18,7 @@ and counts from the 20th step to the last one. Columns, medians:
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
-import resource
 import statistics
 import tempfile
 import time
@@ -34,6 +32,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._processes import in_new_process, processor_s
 from generic_trainer.training import resume_callbacks
 
 _EVERY, _STEP_S, _WARM_UP, _STEPS = 10, 0.003, 20, 320
@@ -83,10 +82,7 @@ class _Pace(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Notes the times."""
-        whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        uses = [resource.getrusage(who) for who in whose]
-        used_s = sum(use.ru_utime + use.ru_stime for use in uses)
-        self.noted.append((time.perf_counter(), used_s))
+        self.noted.append((time.perf_counter(), processor_s()))
         time.sleep(_STEP_S)
 
 
@@ -112,11 +108,6 @@ def _fit(name: str, megabytes: int) -> tuple[float, float]:
     return end_s - start_s, used_in_all_s - used_s
 
 
-def _in_process(name: str, megabytes: int) -> tuple[float, float]:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_fit, (name, megabytes))
-
-
 def _table(megabytes: int, repeats: int, peers: list[str]) -> Table:
     table = Table(title=f"{megabytes} MB of weights; TensorFlow {tf.__version__}")
     for column in ("", "longer", "lowest", "highest", "ms", "processor ms"):
@@ -124,9 +115,9 @@ def _table(megabytes: int, repeats: int, peers: list[str]) -> Table:
     none, *others = peers
     more: dict[str, list[tuple[float, float, float]]] = {name: [] for name in others}
     for _ in range(repeats):
-        plain_s, plain_used_s = _in_process(none, megabytes)
+        plain_s, plain_used_s = in_new_process(_fit, none, megabytes)
         for name, of_peer in more.items():
-            took_s, used_s = _in_process(name, megabytes)
+            took_s, used_s = in_new_process(_fit, name, megabytes)
             of_peer.append((took_s / plain_s - 1, took_s - plain_s, used_s - plain_used_s))
     checkpoints = (_STEPS - _WARM_UP) / _EVERY
     for name, of_peer in more.items():

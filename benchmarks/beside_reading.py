@@ -24,9 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import os
-import resource
 import statistics
 import tempfile
 import time
@@ -43,6 +41,7 @@ from tfx_bsl.tfxio import tf_example_record
 from tfx_bsl.tfxio.dataset_options import TensorFlowDatasetOptions
 
 from benchmarks import bench_reader
+from benchmarks._processes import in_new_process, processor_s
 from generic_trainer.data import make_dataset_factory
 
 _HAS_GRAIN = find_spec("grain") is not None
@@ -204,11 +203,6 @@ def _schema() -> Any:
     return bench_reader._schema(_FEATURES, ("numeric",))
 
 
-def _seconds() -> float:
-    uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(use.ru_utime + use.ru_stime for use in uses)
-
-
 def _used(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
@@ -220,20 +214,20 @@ def _measure(reader: TfData, step: str) -> dict[str, float]:
     batches = reader.rows // reader.batch
 
     def read(iterator: Any, number: int) -> float:
-        start_s = _seconds()
+        start_s = processor_s()
         for _ in range(number):
             next(iterator)
-        return _seconds() - start_s
+        return processor_s() - start_s
 
-    start_s = _seconds()
+    start_s = processor_s()
     if step == "conversion":
         reader.convert()
-        return {step: (_seconds() - start_s) * per_million}
+        return {step: (processor_s() - start_s) * per_million}
     if step == "resume":
         next(reader.restore())
-        return {step: _seconds() - start_s}
+        return {step: processor_s() - start_s}
     iterator = reader.iterator()
-    figures = {step: (read(iterator, batches) and _seconds() - start_s) * per_million}
+    figures = {step: (read(iterator, batches) and processor_s() - start_s) * per_million}
     if step == "first epoch":
         figures["later epochs"] = read(iterator, 2 * batches) * per_million / 2
         read(iterator, batches // 2)
@@ -259,12 +253,6 @@ def _shortest_busy_step(iterator: Any) -> float:
     return math.exp(high)
 
 
-def _in_process(name: str, folder: Path, rows: int, batch: int, step: str) -> dict[str, float]:
-    """Measures a step in a new process."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_run, (name, folder, rows, batch, step))
-
-
 def _run(name: str, folder: Path, rows: int, batch: int, step: str) -> dict[str, float]:
     return _measure(READERS[name](folder, rows, batch), step)
 
@@ -285,7 +273,7 @@ def _table(batch: int, arguments: argparse.Namespace) -> Table:
                 path = Path(folder)
                 (path / "examples").symlink_to(arguments.examples)
                 for step in ("conversion", "first epoch", "second run", "resume"):
-                    measured = _in_process(name, path, arguments.rows, batch, step)
+                    measured = in_new_process(_run, name, path, arguments.rows, batch, step)
                     for column in READERS[name].columns:
                         if column in measured:
                             of_reader.setdefault(column, []).append(measured[column])

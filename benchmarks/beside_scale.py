@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import multiprocessing
 import os
 import resource
 import statistics
@@ -34,6 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import bench_training
+from benchmarks._processes import in_new_process
 
 _STEPS, _BATCH = 200, 256
 _POINTS = (
@@ -83,11 +83,6 @@ def _run(name: str, folder: Path, words: int) -> dict[str, float]:
     }
 
 
-def _in_process(name: str, folder: Path, words: int) -> dict[str, float]:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_run, (name, folder, words))
-
-
 def _add_rows(table: Table, point: str, repeats: int) -> None:
     features, rows, words = map(int, point.split("x"))
     runs: dict[str, list[dict[str, float]]] = {_TFX: [], _OURS: []}
@@ -97,7 +92,7 @@ def _add_rows(table: Table, point: str, repeats: int) -> None:
         Path(folder, "bench_module.py").write_text(bench_training.MODULE)
         for _ in range(repeats):
             for name, taken in runs.items():
-                taken.append(_in_process(name, Path(folder), words))
+                taken.append(in_new_process(_run, name, Path(folder), words))
     ratios = [ours["s"] / tfx["s"] for ours, tfx in zip(runs[_OURS], runs[_TFX], strict=True)]
     spread = statistics.median(ratios), min(ratios), max(ratios)
     for name, taken in runs.items():

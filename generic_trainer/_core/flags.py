@@ -17,11 +17,17 @@ def forget_flags(modules: Collection[str]) -> Defined:
         return []
     table = sys.modules["absl.flags"].FLAGS
     owners = table.flags_by_module_dict()
-    found = [(name, flag) for name in modules for flag in owners.get(name, ())]
+    found = [
+        (name, flag)
+        for name in modules
+        for flag in owners.get(name, ())
+        # Those of a second import, which absl has ignored, are listed as well.
+        if flag.name in table and table[flag.name] is flag
+    ]
     for _, flag in found:
-        for key in (flag.name, flag.short_name):
-            if key is not None and key in table and table[key] is flag:
-                delattr(table, key)
+        delattr(table, flag.name)
+        if flag.short_name in table:
+            delattr(table, flag.short_name)
     return found
 
 

@@ -123,14 +123,20 @@ def another_run(subject: str, path: str, *, waited_s: float) -> ConfigurationErr
 def locks_held(root: str) -> Iterator[bool]:
     """Holds the locks of all directories in a tree; yields False if another process has one.
 
-    A remote tree has no locks.
+    A remote tree has no locks, and neither have some file systems.
     """
     with contextlib.ExitStack() as files:
         alone = True
         for folder, _, names in os.walk(root):
             if LOCK_SUFFIX in names:
                 path = os.path.join(folder, LOCK_SUFFIX)
-                if (file := _locked_file(path)) is not None:
+                try:
+                    file = _locked_file(path)
+                except OSError as error:
+                    if error.errno not in NO_LOCKS:
+                        raise
+                    continue
+                if file is not None:
                     files.callback(file.close)
                 else:  # locks of this process do not count
                     alone = alone and _signed(path).get("pid") == os.getpid()

@@ -138,9 +138,7 @@ def keep_failed_run(request: TrainingRequest, error: Exception) -> None:
             _logger.error(where)
     directory = request.checkpoint_dir
     if not _has_checkpoints(directory) and "kept_in" not in read_facts(directory):
-        with locks_held(directory) as alone:  # else another run of the key is about to save there
-            if alone:
-                delete_tree(directory)
+        _delete_unless_in_use(directory)
 
 
 def take_estimator_export(model: str, run_dir: str) -> None:
@@ -203,11 +201,16 @@ def delete_checkpoints(directory: str) -> None:
 
     Another run of the same key may be training from them: it deletes them at its end.
     """
+    if not _delete_unless_in_use(directory):
+        _logger.info("Another run trains from the checkpoints in %s", directory)
+
+
+def _delete_unless_in_use(directory: str) -> bool:
+    """Deletes checkpoints, unless another run of the key trains there; returns whether it did."""
     with locks_held(directory) as alone:
         if alone:
             delete_tree(directory)
-        else:
-            _logger.info("Another run trains from the checkpoints in %s", directory)
+    return alone
 
 
 def _has_checkpoints(directory: str) -> bool:

@@ -20,6 +20,7 @@ from generic_trainer.cli._validate import require_model
 from generic_trainer.errors import ConfigurationError, DataError
 
 _STDIN = "-"
+_DEFAULT = "serving_default"  # of TensorFlow Serving
 
 
 def add_to(commands: Any) -> None:
@@ -117,7 +118,7 @@ def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str], st
     signatures = set()
     for number, value in _parsed(text, name):
         if isinstance(value, dict) and isinstance(value.get("instances"), list):
-            signatures.add(value.get("signature_name"))
+            signatures.add(str(value.get("signature_name") or _DEFAULT))
             value = value["instances"]  # a request of TensorFlow Serving
         values = value if isinstance(value, list) else [value]
         rows += values
@@ -128,8 +129,9 @@ def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str], st
     if not rows:
         raise DataError(f"{name} has no rows", path=name)
     if len(signatures) > 1:
-        raise DataError(f"{name} has requests for several signatures: {signatures}", path=name)
-    return rows, places, next(iter(signatures), None)
+        listed = ", ".join(sorted(signatures))
+        raise DataError(f"{name} has requests for several signatures: {listed}", path=name)
+    return rows, places, next(iter(signatures - {_DEFAULT}), None)
 
 
 def _parsed(text: str, name: str) -> list[tuple[int, Any]]:

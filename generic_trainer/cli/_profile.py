@@ -21,9 +21,10 @@ _ROWS_PER_CLASS = 5
 _MOST_CATEGORIES = 50
 _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
 # Numbers as people write them: $5, 12.5 %, 1,234.50 and 1'000 EUR.
-_UNIT = r"\s*([$€£¥%]|[A-Z]{3})?\s*"
+_UNIT = r"\s*([$€£¥%]|[A-Z]{3}(?=\s)|(?<=\s)[A-Z]{3})?\s*"
 _AMOUNT = re.compile(rf"{_UNIT}[+-]?{_UNIT}(\d+|\d{{1,3}}([.,'\s]\d{{3}})+)([.,]\d+)?{_UNIT}")
 _PLAIN = re.compile(r"[+-]?\d+(\.\d+)?")
+_LONGEST_AMOUNT = 40
 _AMOUNTS_PER_WORD = 5  # of a column of numbers with some words in it
 # Batches: small ones learn more of few rows, large ones are faster.
 _FEW_ROWS = 10_000
@@ -139,7 +140,8 @@ def _is_whole(cell: str) -> bool:
 def _odd_number(filled: Sequence[str]) -> str | None:
     """Returns a cell because of which a column is text, though most are numbers; None if not."""
     distinct = set(filled)
-    amounts = {cell for cell in distinct if _AMOUNT.fullmatch(cell)}
+    short = (cell for cell in distinct if len(cell) <= _LONGEST_AMOUNT)
+    amounts = {cell for cell in short if _AMOUNT.fullmatch(cell.strip())}
     if len(amounts) < _AMOUNTS_PER_WORD * max(1, len(distinct - amounts)):
         return None
     return next((cell for cell in filled if not _PLAIN.fullmatch(cell)), None)

@@ -24,7 +24,7 @@ def values_of(value: Any, feature: ParsedFeature) -> Iterator[Any]:
     Raises:
         ValueError: they are missing, or are not of the feature's type.
     """
-    if is_missing(value):
+    if _is_missing(value):
         if feature.is_required:
             raise ValueError(_MISSING)
         return
@@ -40,7 +40,7 @@ def array_of(value: Any, tensor: Tensor) -> np.ndarray:
     """
     dtype = object if tensor.dtype.name == "string" else tensor.dtype.as_numpy_dtype
     dims = (tensor.shape or [None])[1:]
-    if is_missing(value):
+    if _is_missing(value):
         if not (dtype is object or tensor.dtype.is_floating):
             raise ValueError(_MISSING)
         empty = b"" if dtype is object else math.nan
@@ -48,18 +48,20 @@ def array_of(value: Any, tensor: Tensor) -> np.ndarray:
     array = np.array(_nested(value, tensor.dtype.name), dtype)
     if dtype is object and any(isinstance(item, list) for item in array.flat):
         raise ValueError(f"expected lists of one length, found {shown(value)}")
+    if tensor.shape is None:
+        return array
     if array.ndim < 2:  # one value, or the values of a tensor in one list
         with contextlib.suppress(ValueError):
             array = array.reshape([-1 if dim is None else dim for dim in dims])
     fits = array.ndim == len(dims) and all(
         dim in (None, size) for dim, size in zip(dims, array.shape, strict=True)
     )
-    if tensor.shape is not None and not fits:
+    if not fits:
         raise ValueError(f"expected the shape {dims}, found {list(array.shape)}")
     return array
 
 
-def is_missing(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     """Whether a row has no value."""
     return value is None or value == ""
 

@@ -310,9 +310,9 @@ def _replacements(library: Any) -> Iterator[str]:
     yield from (f.signature.name for f in library.function if "api_implements" in f.attr)
 
 
-def listed(nodes: list[Node], shown: int = 4) -> str:
+def listed(nodes: list[Node]) -> str:
     """Returns the nodes in words, the first few with the graphs that hold them."""
-    return texts.listed([f"{node.op} {node.where}" for node in nodes], "; ", shown)
+    return texts.listed([f"{node.op} {node.where}" for node in nodes], "; ", most=4)
 
 
 def library_of(op: str) -> str | None:

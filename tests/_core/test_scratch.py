@@ -230,6 +230,18 @@ def test_lock_of_another_machine_is_believed() -> None:
     assert sweep([path]) == [path]
 
 
+def test_file_system_without_locks_has_none_that_another_run_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(scratch.NO_LOCKS[0], "No locks available")
+
+    (tmp_path / scratch.LOCK_SUFFIX).touch()
+    monkeypatch.setattr(scratch.fcntl, "flock", refuse)
+    with scratch.locks_held(str(tmp_path)) as alone:
+        assert alone
+
+
 def test_file_system_without_locks_is_not_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(scratch.NO_LOCKS[0], "No locks available")

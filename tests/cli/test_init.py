@@ -147,6 +147,8 @@ def test_means_and_words_are_those_of_the_training_rows(tmp_path: Path) -> None:
         (lambda row: ["north", "south", "east"][row % 3], None),
         (lambda row: f"1{row:03}-a", None),
         (lambda row: f"2024-01-{row % 28 + 1:02}", None),
+        (lambda row: f"SKU{row:03}", None),
+        (lambda row: f"{' ' * 2000}{['north', 'south'][row % 2]}", None),
     ],
 )
 def test_numbers_that_are_read_as_text_are_named(

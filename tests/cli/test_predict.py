@@ -156,6 +156,20 @@ def test_outputs_may_have_another_shape_in_another_batch(
     assert [len(line["length"]) for line in lines] == [len(row["words"]) for row in rows]
 
 
+@pytest.mark.parametrize(
+    ("names", "status"), [([None, "serving_default"], 0), (["columns", 7], 2)], ids=str
+)
+def test_requests_name_one_signature(
+    model: str, names: list[Any], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"signature_name": name, "instances": [{"area": 1, "rooms": 2}]} for name in names]
+    (tmp_path / "rows").write_text("\n".join(map(json.dumps, rows)))
+    assert cli.main(["predict", model, str(tmp_path / "rows")]) == status
+    assert (
+        status == 0 or "has requests for several signatures: 7, columns" in capsys.readouterr().err
+    )
+
+
 def test_columns_that_no_row_has_are_named(
     model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
