@@ -1,22 +1,12 @@
 """The Keras callback that saves checkpoints while `fit` runs, and resumes from them.
 
-A fit of 3 epochs of 4 batches is killed in its 7th step. Its last checkpoint is that
-of step 5, after the first batch of epoch 2. What the next fit does::
+A fit is in one of three states:
 
-    step  1        2  3  4   |  5              6  7  8  |  9 ...
-          computed replayed  |  replayed       computed as without the kill
-                             |  then `_end_replay` restores everything
-
-- Step 1 is computed because only a step makes all variables: those of optimizers, of
-  metrics, of layers that are built late. What it has changed is overwritten in the end.
-- Steps 2 to 5 are calls of `_train` that return saved logs. Keras itself goes through
-  epochs and batches, so that iterators, counters and loops become those of a fit that
-  has trained. `initial_epoch` could only begin at an epoch, and a shortened dataset
-  would draw other seeds.
-- At the end of step 5 the data move to batch 2 of epoch 2, then all state is set.
-
-`_goal` is the state of this machine: the position of the checkpoint during a replay,
-None before and after it. `_position` is the position of this fit, in either state.
+- *Fresh*: `_fit` is None until `on_train_begin`, and `_callback_state` until the first
+  `on_epoch_begin`, because only then all other callbacks are known.
+- *Replaying*, if there is a checkpoint: `_replay` goes through what is done already.
+- *Running*, from then on: `_replay` is None, and after each step `_after_step` looks at the
+  weights, and saves if that is due.
 """
 
 from __future__ import annotations
@@ -51,22 +41,19 @@ from generic_trainer.training.distributed import (
 from generic_trainer.training.resume._callback_state import (
     CallbackState,
     is_optional,
-    logs_like,
     numbers_of,
 )
 from generic_trainer.training.resume._clocks import now
 from generic_trainer.training.resume._draws import Draws
-from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint, fitting
+from generic_trainer.training.resume._manager import CheckpointManager, fitting
 from generic_trainer.training.resume._not_finite import NanWatch
 from generic_trainer.training.resume._position import Position
 from generic_trainer.training.resume._randomness import Unsaved, shared_variables
 from generic_trainer.training.resume._reader import (
     data_differ,
-    move_to,
-    shuffles_within_a_pass,
-    skip,
     take_position,
 )
+from generic_trainer.training.resume._replay import Replay, end_of_data
 from generic_trainer.training.resume._schedule import CommonStep, Schedule
 from generic_trainer.training.resume._state import (
     TRAINABLE,
@@ -98,6 +85,33 @@ class _OfEitherKeras(tf.keras.callbacks.Callback):
     _implements_predict_batch_hooks = _implements_test_batch_hooks
 
 
+@dataclasses.dataclass
+class _Fit:
+    """What is there from `on_train_begin` to the end of a fit.
+
+    Attributes:
+        manager: of the checkpoints.
+        notice: of SIGTERM.
+        notes: a thread for notes, because training would wait for an object store; one for all,
+            because to start one waits until it runs, up to 5 ms if others hold the interpreter.
+        stop: the step after which all workers stop.
+        schedule: of the checkpoints.
+        lacking: batches that the data may lack in an execution of several steps: Keras 3 counts
+            whole ones, also if the data end within the last one.
+        state: of the model.
+        draws: of the data.
+    """
+
+    manager: CheckpointManager
+    notice: SigtermNotice
+    notes: concurrent.futures.Executor
+    stop: CommonStep
+    schedule: Schedule
+    lacking: int
+    state: ModelState
+    draws: Draws
+
+
 class Resume(_OfEitherKeras):
     """See `resume_callbacks`; becomes the last of the callbacks.
 
@@ -126,18 +140,26 @@ class Resume(_OfEitherKeras):
         self._grace_s = grace_s
         self._run_dir = run_dir
         self._nan_watch = NanWatch(on_nan)
-        self._others: list[Any] = []  # of the same fit, once it has begun an epoch
-        self._still_s = 0.0  # for the last checkpoint
         self._resources = contextlib.ExitStack()
-        self._muting = contextlib.ExitStack()
+        # The state; see the top of this file.
+        self._fit: Any = None  # a `_Fit`, from `on_train_begin` on
+        self._callback_state: Any = None  # a `CallbackState`, once all callbacks are known
+        self._replay: Replay | None = None
+        self._restored = ""  # path of the checkpoint of the replay
+        # How far this fit is, in a replay too.
         self._position = Position()
-        self._goal: Position | None = None  # at which a replay ends
+        self._epoch = 0  # as Keras counts
         self._iterator: Any = None  # of the current epoch
         self._function: Any = None  # of a step
         self._is_made_anew = False  # by a callback, since the fit began
-        self._epoch = 0  # as Keras counts
+        self._logs: Any = None  # of the last step
+        # What is saved.
+        self._since: Any = None  # readings of the clocks, before any of a callback
+        self._others: list[Any] = []  # callbacks, once the fit has begun an epoch
+        self._attributes: dict[str, Any] = {}  # of the model, before the first step
         self._finds_variables = False
         self._unsaved: Unsaved | None = None  # until the first step of this process
+        self._still_s = 0.0  # training stood still for the last checkpoint
 
     def __reduce__(self) -> Any:
         return _Copy, ()
@@ -147,7 +169,7 @@ class Resume(_OfEitherKeras):
         self._since = now()  # which no callback has read a clock before in this fit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if hasattr(self, "_manager"):
+        if self._fit is not None:
             raise ConfigurationError(
                 "These callbacks have served one fit already: call resume_callbacks for each fit, "
                 "and pass another name, such as resume_callbacks(fn_args, name='fine_tuning')."
@@ -164,25 +186,28 @@ class Resume(_OfEitherKeras):
         if self._directory in _begun:
             _begun[self._directory].close()
         with contextlib.ExitStack() as opened:
-            self._manager = opened.enter_context(self._open_manager(writes=is_chief()))
+            manager = opened.enter_context(self._open_manager(writes=is_chief()))
             _begun[self._directory] = self
             opened.callback(_begun.pop, self._directory)  # and with it the model
-            self._notice = opened.enter_context(SigtermNotice(self._grace_s))
-            # A thread, because training would wait for an object store; one for all notes, because
-            # to start one waits until it runs, up to 5 ms if others hold the interpreter.
-            self._notes = opened.enter_context(concurrent.futures.ThreadPoolExecutor(1, "notes"))
-            self._stop = opened.enter_context(contextlib.closing(CommonStep(strategy)))
-            self._schedule = opened.enter_context(contextlib.closing(self._schedule_for(strategy)))
-            # Keras 3 counts whole executions, also if the data end within the last one.
-            self._lacking = self.model.steps_per_execution - 1 if is_keras_3(self.model) else 0
-            self._state = ModelState(self.model, self._others)
-            self._draws = Draws(self.model)
-            self._nan_watch.begin(self.model, self._state, self._directory)
+            self._fit = fit = _Fit(
+                manager,
+                notice=opened.enter_context(SigtermNotice(self._grace_s)),
+                notes=opened.enter_context(concurrent.futures.ThreadPoolExecutor(1, "notes")),
+                stop=opened.enter_context(contextlib.closing(CommonStep(strategy))),
+                schedule=opened.enter_context(contextlib.closing(self._schedule_for(strategy))),
+                lacking=self.model.steps_per_execution - 1 if is_keras_3(self.model) else 0,
+                state=ModelState(self.model, self._others),
+                draws=Draws(self.model),
+            )
+            self._nan_watch.begin(self.model, fit.state, self._directory)
             opened.enter_context(self._replaced("on_epoch_begin", self._begin_epoch))
-            saved = self._manager.latest()
+            saved = manager.latest()
             if saved is not None:
-                self._begin_replay(saved)
-                opened.enter_context(self._muting)
+                epochs = self.params["epochs"]
+                self._replay = Replay(saved, self.model, epochs, fit.state, fit.draws)
+                self._restored = saved.path
+                self.params[RESUMED] = sum(self._replay.goal.lengths)
+                opened.enter_context(self._replay.muting)
             self._resources = opened.pop_all()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -192,63 +217,64 @@ class Resume(_OfEitherKeras):
         self._take_steps()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        position, goal = self._position, self._goal
+        position, replay = self._position, self._replay
         # Keras 2 calls `on_epoch_end` of a Sequence after this, Keras 3 before it: there
         # the last batch of an epoch is the only moment before the Sequence draws.
         if not is_keras_3(self.model):
-            self._draws.end_pass(len(position.lengths), is_replayed=goal is not None)
+            self._fit.draws.end_pass(len(position.lengths), is_replayed=replay is not None)
         position.lengths.append(position.batches)
         position.batches = 0
         self._finds_variables = True  # a validation may have made some
-        if goal is not None:
-            if position.lengths != goal.lengths[: len(position.lengths)]:
-                raise data_differ()
-            if goal.done and position.lengths == goal.lengths:
-                self._end_replay(goal)
+        if replay is not None:
+            replay.check_epoch(position)
+            if replay.goal.done and position.lengths == replay.goal.lengths:
+                self._end_replay(replay)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        position, goal = self._position, self._goal
+        position, replay = self._position, self._replay
         count = batch + 1 - position.batches  # more than one in an execution of several steps
-        if self._unsaved is not None:
-            self._state.find_variables()
+        if self._unsaved is not None:  # in a replay, too, the first step is one
+            self._fit.state.find_variables()
             self._unsaved.log(self._saved_variables())
             self._unsaved = None
-        elif goal is not None:  # of what is replayed, only the batches with which shuffles draw
-            reads_one = not (position.consumed or self._draws.of_python)
-            count = count if self._reads_all else int(reads_one)
-            skip(self._iterator, count, self._lacking)
+        elif replay is not None:
+            is_first = not position.consumed
+            count = replay.skip(self._iterator, count, self._fit.lacking, is_first=is_first)
         position.consumed += count
         position.batches = batch + 1
-        epochs_left = 0 if goal is None else len(goal.lengths) - len(position.lengths)
+        is_last = replay is not None and len(position.lengths) == len(replay.goal.lengths)
         is_end = position.batches >= (self.params.get("steps") or math.inf)
-        if is_end and is_keras_3(self.model) and (goal is None or epochs_left):
-            self._draws.end_pass(len(position.lengths), is_replayed=goal is not None)
-        if goal is not None:
-            if not epochs_left and position.batches >= goal.batches:
-                self._end_replay(goal)
-            elif epochs_left == 1 and goal.done and goal.stopped:
-                # A callback ended the fit within this epoch: Keras must leave it there.
-                self.model.stop_training = position.batches >= goal.lengths[-1]
-            return
+        if is_end and is_keras_3(self.model) and not is_last:
+            self._fit.draws.end_pass(len(position.lengths), is_replayed=replay is not None)
+        if replay is None:
+            self._after_step()
+        elif replay.is_over(position):
+            self._end_replay(replay)
+        elif replay.may_stop(position):  # Keras must leave the epoch where a callback ended it
+            self.model.stop_training = position.batches >= replay.goal.lengths[-1]
+
+    def _after_step(self) -> None:
+        """Looks at the weights, and saves, or stops, if that is due."""
+        fit, position = self._fit, self._position
         position.stopped = self.model.stop_training
         if not position.stopped:  # else a callback has acted
             self._nan_watch.look(self._logs, position)
-        if self._stop.is_due(position.steps, is_wanted=self._notice.received):
+        if fit.stop.is_due(position.steps, is_wanted=fit.notice.received):
             self._save(wait=True)
-            if self._stop.is_common:
+            if fit.stop.is_common:
                 # Worker 0 alone writes, and the first to end has all stopped.
                 with contextlib.suppress(tf.errors.OpError):  # it has saved, and is gone already
                     barrier("has saved before it stops")
             self._end_early()
         # Training stood still, and the thread that wrote beside it had its share of the processors.
-        cost_s = self._still_s + self._manager.processor_s / len(available_cpus())
-        if self._schedule.is_due(position.steps, cost_s, is_writing=self._manager.is_writing):
+        cost_s = self._still_s + fit.manager.processor_s / len(available_cpus())
+        if fit.schedule.is_due(position.steps, cost_s, is_writing=fit.manager.is_writing):
             self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves that there is nothing left to train: what follows may still be killed."""
         with contextlib.closing(self):
-            if self._goal is not None:
+            if self._replay is not None:
                 raise data_differ()
             if self._position.done:
                 self._restore()  # other callbacks may have changed the weights once more
@@ -257,7 +283,7 @@ class Resume(_OfEitherKeras):
                 self._position.epochs = self.params["epochs"]
                 self._position.done = True
                 self._save(wait=True)
-            if self._notice.received:
+            if self._fit.notice.received:
                 self._end_early()
 
     def close(self) -> None:
@@ -267,30 +293,18 @@ class Resume(_OfEitherKeras):
         """
         self._resources.close()
 
-    def _begin_replay(self, saved: SavedCheckpoint) -> None:
-        self._path = saved.path
-        with fitting(saved.path):
-            self._goal = goal = Position(**saved.metadata)
-            self._state.read_weights(saved.path)  # layers compute constants from them
-            self._draws.restore(self._state.saved.get("draws"))
-        if goal.epochs not in (None, self.params["epochs"]):
-            raise data_differ()
-        self.params[RESUMED] = sum(goal.lengths)
-        where = f"in epoch {len(goal.lengths) + 1} after {goal.batches} of its batches"
-        where = "at the end of the training" if goal.done else where
-        _logger.info("Resuming %s (%d steps in all), from %s", where, goal.steps, saved.path)
-
     def _begin_steps(self) -> None:
         """Takes over the steps, once no callback can raise or evaluate in `on_train_begin`."""
         self._attributes = attributes_of(self.model)
         self._take_steps()
         self._resources.callback(self._give_back)
         self._unsaved = Unsaved()
-        if self._goal is not None:  # other callbacks are not called
+        if self._replay is not None:  # other callbacks are not called
+            muting = self._replay.muting
             for hook in ("on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
                 call = functools.partial(self._call, hook)
-                self._muting.enter_context(self._replaced(hook, call))
-            self._muting.callback(self._mute_evaluation, False)
+                muting.enter_context(self._replaced(hook, call))
+            muting.callback(self._replay.mute_evaluation, False)
 
     def _take_steps(self) -> None:
         """Takes over the steps, also those of a function that a callback has made anew."""
@@ -305,15 +319,6 @@ class Resume(_OfEitherKeras):
         if self.model.train_function == self._train:  # and has not been compiled once more
             self.model.train_function = self._function
 
-    def _mute_evaluation(self, is_muted: bool) -> None:
-        """Keeps `fit` from evaluating after the steps of an epoch; callbacks may before them."""
-        if is_muted == ("evaluate" in vars(self.model)):
-            return
-        if is_muted:
-            self.model.evaluate = lambda *args, **kwargs: {}
-        else:
-            del self.model.evaluate
-
     def _replaced(self, hook: str, around: Callable[..., Any]) -> Any:
         keras: Any = sys.modules["keras" if is_keras_3(self.model) else "tf_keras"]
         return internals.replaced_method(keras.callbacks.CallbackList, hook, around)
@@ -321,7 +326,7 @@ class Resume(_OfEitherKeras):
     def _begin_epoch(self, original: Any, callbacks: Any, epoch: int, *args: Any) -> Any:
         """Takes in the other callbacks, which now come before this one; then as `_call`."""
         members: list[Any] = callbacks.callbacks
-        if self in members and not hasattr(self, "_callback_state"):
+        if self in members and self._callback_state is None:
             # Last: a checkpoint must have what other callbacks made of the same batch.
             members.sort(key=lambda member: member is self)
             self._nan_watch.waits = any(
@@ -336,7 +341,7 @@ class Resume(_OfEitherKeras):
             self._others += [member for member in others if not is_optional(member)]
             with self._closed_by_errors():
                 self._callback_state = CallbackState(others, self._since, self._run_dir)
-                if self._goal is not None and self._goal.first != epoch:
+                if self._replay is not None and self._replay.goal.first != epoch:
                     raise data_differ()
                 self._begin_steps()
             self._position.first = epoch
@@ -348,11 +353,13 @@ class Resume(_OfEitherKeras):
         """Calls a hook of this callback alone, or of all for the epoch in which `fit` resumes."""
         if self not in callbacks.callbacks:  # another fit: the hook is that of a class
             return original(callbacks, *args, **kwargs)
-        is_next = self._goal is None or self._position.lengths == self._goal.lengths
+        replay = self._replay
+        is_next = replay is None or self._position.lengths == replay.goal.lengths
         with self._closed_by_errors():
             if hook != "on_epoch_begin" or not is_next:
                 return getattr(self, hook)(*args, **kwargs)
-            self._mute_evaluation(False)
+            if replay is not None:
+                replay.mute_evaluation(False)
             with self._callback_state.hook():
                 return original(callbacks, *args, **kwargs)
 
@@ -366,69 +373,49 @@ class Resume(_OfEitherKeras):
             raise
 
     def _train(self, iterator: Any) -> Any:
-        """Calls the model's train function, or during a replay only pretends to.
-
-        The first call of a replay is a real step: it makes every variable that training makes, all
-        of which then get the values that were saved. What all calls of a replay return was saved,
-        too: the last one may end an epoch.
-        """
-        position, goal = self._position, self._goal
+        """Calls the model's train function, or during a replay only pretends to."""
+        position, replay = self._position, self._replay
         if iterator is not self._iterator:
             self._iterator = iterator
             position.consumed = 0
-            self._draws.begin_pass(iterator, is_replayed=goal is not None)
-            within = goal is not None and shuffles_within_a_pass(iterator, goal.done)
-            self._reads_all = within or self._draws.reads_all
-        if goal is None:
+            self._fit.draws.begin_pass(iterator, is_replayed=replay is not None)
+            if replay is not None:
+                replay.begin_pass(iterator)
+        if replay is None:
             self._logs = self._nan_watch.step(self._function, iterator, position)
             return self._logs
-        self._mute_evaluation(True)
-        lengths = goal.lengths[len(position.lengths) :]
-        if lengths and position.batches >= lengths[0]:
-            # Data of unknown length: their end is all by which Keras ends the epoch.
-            raise tf.errors.OutOfRangeError(None, None, "End of sequence")
-        if self._unsaved is not None:
-            with self._closed_by_errors():
-                logs = self._function(iterator)
-                with fitting(self._path):
-                    self._logs = logs_like(logs, self._state.saved["logs"])
+        replay.mute_evaluation(True)
+        if replay.ends_epoch(position):
+            raise end_of_data()
+        with self._closed_by_errors():
+            is_first = self._unsaved is not None
+            logs = self._function(iterator) if is_first else None
+            self._logs = replay.logs(logs, is_first=is_first)
         return self._logs
 
-    def _end_replay(self, goal: Position) -> None:
-        consumed = self._position.consumed
-        self._position, self._goal = goal, None
-        self._muting.close()
-        if goal.streams != streaming.is_set() and not goal.done:
-            ways = "come from columns", "are streamed"
-            _logger.warning(
-                "The examples %s now, in another order than those of the checkpoint, which %s: in "
-                "this epoch some rows come twice and others never. Free memory and disk decide "
-                "which. Make room, or set GENERIC_TRAINER_READER_PATH to memory, disk or stream.",
-                ways[streaming.is_set()],
-                ways[goal.streams],
-            )
-        with fitting(self._path):
-            if not goal.done:
-                self._draws.end_replay(self._state.saved["random"], len(goal.lengths))
-                move_to(self._iterator, self._path, goal.consumed - consumed, self._lacking)
+    def _end_replay(self, replay: Replay) -> None:
+        goal, consumed = replay.goal, self._position.consumed
+        self._position, self._replay = goal, None
+        replay.end(self._iterator, consumed, self._fit.lacking)
         self._restore()  # last, because reading batches again draws from the generators
         self.model.stop_training = goal.stopped or goal.done
-        self._schedule.saved(goal.steps)
+        self._fit.schedule.saved(goal.steps)
 
     def _restore(self) -> None:
-        with fitting(self._path):
-            self._state.read()
-            set_attributes(self.model, self._state.saved.get("attributes", {}))
-            if self._state.saved.get("is_made_anew"):  # with these attributes
+        with fitting(self._restored):
+            self._fit.state.read()
+            saved = self._fit.state.saved
+            set_attributes(self.model, saved.get("attributes", {}))
+            if saved.get("is_made_anew"):  # with these attributes
                 self.model.make_train_function(force=True)
                 self._take_steps()
-            self._callback_state.assign(self._state.saved["callbacks"], self._path, is_chief())
+            self._callback_state.assign(saved["callbacks"], self._restored, is_chief())
             keep_metrics_in_worker_0(self.model, are_sums=True)
 
     def _save(self, *, wait: bool = False) -> None:
         """Saves beside training; with `wait`, before the fit ends."""
         if self._finds_variables:  # which is no cost of the next
-            self._state.find_variables()
+            self._fit.state.find_variables()
             self._finds_variables = False
         start_s = time.monotonic()
         position = self._position
@@ -444,21 +431,21 @@ class Resume(_OfEitherKeras):
             tensors = take_position(
                 self._iterator, position.batches, position.consumed, is_last=is_last
             )
-        write = self._state.take(
+        write = self._fit.state.take(
             tensors,
             callbacks=self._callback_state.values(),
             logs=numbers_of(self._logs),
-            draws=self._draws.values(),
+            draws=self._fit.draws.values(),
             attributes=self._changed_attributes(),
             is_made_anew=self._is_made_anew,
         )
-        self._manager.settle()  # the one before, which may have failed
-        self._manager.save_beside(position.steps, write, dataclasses.asdict(position))
+        self._fit.manager.settle()  # the one before, which may have failed
+        self._fit.manager.save_beside(position.steps, write, dataclasses.asdict(position))
         if wait:
-            self._manager.settle()
+            self._fit.manager.settle()
         self._still_s = time.monotonic() - start_s
-        self._notes.submit(note, checkpoint_s=round(self._still_s, 4))
-        self._schedule.saved(position.steps)
+        self._fit.notes.submit(note, checkpoint_s=round(self._still_s, 4))
+        self._fit.schedule.saved(position.steps)
 
     def _changed_attributes(self) -> dict[str, Any]:
         return {
@@ -472,12 +459,12 @@ class Resume(_OfEitherKeras):
         raise WorkerLostError(
             f"SIGTERM: training was preempted in epoch {self._epoch + 1} after "
             f"{self._position.steps} steps. The next run of the same inputs, code and "
-            f"hyperparameters resumes from the checkpoints in {self._manager.directory}.",
+            f"hyperparameters resumes from the checkpoints in {self._fit.manager.directory}.",
             signal="SIGTERM",
         )
 
     def _saved_variables(self) -> list[Any]:
-        saved = [*self._state.variables.values(), *shared_variables(self.model)]
+        saved = [*self._fit.state.variables.values(), *shared_variables(self.model)]
         strategy = self.model.distribute_strategy
         if isinstance(strategy, DataParallelStrategy):  # which counts its collectives
             saved.append(strategy.connected.entered)
