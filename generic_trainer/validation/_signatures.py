@@ -101,6 +101,28 @@ class Signature:
         """Every `NodeDef` that it needs, those of the functions it calls included."""
         return self._graph.needed_for(in_main_graph(tensors_of(self.proto.outputs)))
 
+    @functools.cached_property
+    def call(self) -> Any:
+        """What it calls, with which values, and what it returns of it; None if that is no one call.
+
+        Two signatures for which this is equal compute the same. Keras 3 exports every endpoint,
+        and the first of them once more as `serving_default`.
+        """
+        outputs = {key: tensor.info.name.partition(":") for key, tensor in self.outputs.items()}
+        nodes = {node for node, _, _ in outputs.values()}
+        call = self._graph.placed.get(("", nodes.pop())) if len(nodes) == 1 else None
+        called = self._graph.functions.get(call.attr["f"].func.name) if call is not None else None
+        if call is None or called is None:
+            return None
+        body = type(called)()
+        body.CopyFrom(called)
+        body.signature.name = ""
+        body.ClearField("arg_attr")  # numbers of this export's captures
+        fed = {node_name(tensor.info.name): key for key, tensor in self.inputs.items()}
+        shapes = {key: str(tensor) for key, tensor in self.inputs.items()}
+        taken = [("input", fed[name]) if name in fed else ("", name) for name in call.input]
+        return call.op, shapes, taken, body, {key: index for key, (_, _, index) in outputs.items()}
+
     @property
     def ops(self) -> set[str]:
         """The ops of its nodes."""

@@ -408,3 +408,37 @@ def test_a_model_is_not_blamed_for_convolutions_that_take_no_empty_batch(
     report = check(serving(outputs, image), SERVED)
     assert report["scores"].status == "pass", report["scores"]
     assert report["unforeseen_rows"].status != "warn", report["unforeseen_rows"]
+
+
+def test_of_signatures_that_compute_the_same_one_is_called(check: Check, tmp_path: Path) -> None:
+    factor = tf.Variable(2.0)
+    other_factor = tf.Variable(3.0)
+
+    def served(x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"sum": x * factor + y, "difference": x * factor - y}
+
+    def swapped(x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = served(x, y)
+        return {"sum": outputs["difference"], "difference": outputs["sum"]}
+
+    def renamed(u: tf.Tensor, v: tf.Tensor) -> dict[str, tf.Tensor]:
+        return served(u, v)
+
+    def of_other_weights(x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"sum": x * other_factor + y, "difference": x * other_factor - y}
+
+    numbers = [tf.TensorSpec([None], tf.float32, name) for name in ("x", "y")]
+    renamed_numbers = [tf.TensorSpec([None], tf.float32, name) for name in ("u", "v")]
+    functions = models.signatures(
+        serving_default=(served, numbers),
+        swapped=(swapped, numbers),
+        renamed=(renamed, renamed_numbers),
+        of_other_weights=(of_other_weights, numbers),
+    )
+    module = tf.Module()
+    module.kept = [factor, other_factor]
+    save(module, tmp_path / "model", {**functions, "same": functions["serving_default"]})
+    message = check(tmp_path / "model", UNKNOWN)["scores"].message
+    assert "signature 'same' computes what 'serving_default' does: not called" in message
+    for name in ("serving_default", "swapped", "renamed", "of_other_weights"):
+        assert f"signature {name!r} scored" in message

@@ -17,6 +17,7 @@ from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._report import keep_example
 from generic_trainer.validation._schema_rows import parsed, without
+from generic_trainer.validation._signatures import Signature
 
 SIZES_REMEDY = (
     "replace fixed sizes, such as reshape to [1, ...] or x[0], by ones that follow the batch: "
@@ -68,6 +69,9 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
         if (feed := feed_for(model, signature)) is None:
             yield untested(f"signature {name!r} takes no dense tensors: not called")
             continue
+        if not served and (same := _same_served(model, signature)):
+            yield note(f"signature {name!r} computes what {same!r} does: not called")
+            continue
         try:
             _take_scores(model, name, feed)
             yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
@@ -76,6 +80,16 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
     model.facts["rows_scored"] = sum(scored.feed.rows for scored in model.served_scores.values())
     if not model.scores:
         raise Skip("no row was scored")
+
+
+def _same_served(model: ModelUnderTest, signature: Signature) -> str:
+    """Returns a signature that consumers use and that computes the same; empty if there is none.
+
+    To call both would double the time of this check and of `session`.
+    """
+    served = model.serving_signatures.items()
+    same = (name for name, other in served if signature.call and other.call == signature.call)
+    return next(same, "")
 
 
 def _take_scores(model: ModelUnderTest, name: str, feed: _scoring.Feed) -> None:
