@@ -56,6 +56,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
     The rows are the contract's examples if they fit the signature, and made-up ones otherwise. A
     failure for made-up rows is a warning, as the model may rightly refuse them, unless the error
     does not depend on the rows. Clients send single rows, so each real one must be scored alone.
+    A signature that computes what one for consumers does is not called a second time.
 
     Example: a reshape to `[32, 10]`, which the last batch of 7 rows does not fit; a variable that
     is not initialised when the model is loaded.
