@@ -196,6 +196,7 @@ class Job:
         distribution: the workers and their launcher.
         export_fn_dir: local directory that `export_fn` exports into, in a job that only exports: a
             rehearsal, or a repaired export of trained weights; None for a job that trains.
+        has_trained: whether that export is of trained weights.
         serves: whether the single task of the job is a server of `ParameterServerStrategy`, whose
             cluster is in `TF_CONFIG`.
     """
@@ -204,6 +205,7 @@ class Job:
     fn_args_factory: str
     distribution: Distribution = dataclasses.field(default_factory=Distribution)
     export_fn_dir: str | None = None
+    has_trained: bool = False
     serves: bool = False
 
     def make_fn_args(self, export_dir: str) -> Any:
