@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import glob
 import hashlib
 import io
 import os
@@ -34,6 +35,13 @@ def is_remote(path: str) -> bool:
 def absolute(path: str) -> str:
     """Returns a local path as an absolute one; a remote one as it is."""
     return path if is_remote(path) else os.path.abspath(path)
+
+
+def absolute_pattern(pattern: str) -> str:
+    """Returns a local pattern of files as an absolute one; a remote one as it is."""
+    if not pattern or is_remote(pattern) or os.path.isabs(pattern):
+        return pattern
+    return os.path.join(glob.escape(os.getcwd()), os.path.normpath(pattern))
 
 
 def publish_tree(source: str, target: str) -> None:

@@ -9,7 +9,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.cluster import (
@@ -66,7 +66,7 @@ def train(job: Job) -> None:
         seen_dir = request.model_run_dir
         delete_tree(export_dir)  # a killed run left it
         gfile().makedirs(export_dir)
-    with run_fn_of(code) as run_fn, around_training(seen_dir):
+    with _same_directory(), run_fn_of(code) as run_fn, around_training(seen_dir):
         fn_args = job.make_fn_args(export_dir)
         _logger.info("Training with %s of %s", code.function, code.module)
         with contextlib.suppress(ImportError):  # not each `run_fn` needs it
@@ -77,6 +77,20 @@ def train(job: Job) -> None:
         # `checked` is the innermost: what run_fn itself replaces in Keras is undone first.
         with explain_read_errors(), watched(seen_dir), keras_2_left_alone(), checked:
             call_user_function(run_fn, fn_args, code)
+
+
+@contextlib.contextmanager
+def _same_directory() -> Iterator[None]:
+    """Returns to the working directory: the user's code may change that of this process."""
+    directory = None
+    with contextlib.suppress(FileNotFoundError):  # it was deleted
+        directory = os.getcwd()
+    try:
+        yield
+    finally:
+        if directory is not None:
+            with contextlib.suppress(OSError):
+                os.chdir(directory)
 
 
 def run_task(job: Job, name: str) -> WorkerEnd:
