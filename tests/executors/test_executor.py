@@ -100,7 +100,7 @@ def test_a_run_fn_may_change_the_directory_although_paths_are_relative(
     work.mkdir()
     monkeypatch.chdir(work)
     shutil.copytree(examples.uri, "examples")
-    relative = copy.copy(examples)
+    relative = copy.deepcopy(examples)
     relative.uri = "examples"
     node = Node(Path(), relative)
     source = helpers.run_fn("""
