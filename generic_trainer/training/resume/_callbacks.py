@@ -11,9 +11,10 @@ from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.files import gfile
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import ConfigurationError, TrainingError, raise_problems
-from generic_trainer.training.resume._fit import Resume, has_ended
+from generic_trainer.training.resume._fit import Resume
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint, fitting
 from generic_trainer.training.resume._not_finite import ON_NAN
+from generic_trainer.training.resume._position import has_ended
 from generic_trainer.training.resume._schedule import Schedule
 from generic_trainer.training.resume._state import ModelState
 

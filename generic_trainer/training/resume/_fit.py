@@ -58,7 +58,7 @@ from generic_trainer.training.resume._clocks import now
 from generic_trainer.training.resume._draws import Draws
 from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint, fitting
 from generic_trainer.training.resume._not_finite import NanWatch
-from generic_trainer.training.resume._position import Position
+from generic_trainer.training.resume._position import Position, note_end
 from generic_trainer.training.resume._randomness import Unsaved, shared_variables
 from generic_trainer.training.resume._reader import (
     data_differ,
@@ -79,18 +79,6 @@ _logger = logging.getLogger(__name__)
 
 # Directory of checkpoints → the callback of a fit in this process that has begun and not ended.
 _begun: dict[str, Resume] = {}
-# Directories of checkpoints, and runs, whose fit has trained and ended in this process.
-_ended: set[tuple[str, str]] = set()
-
-
-def has_ended(directory: str, run_dir: str) -> bool:
-    """Returns whether the fit with these checkpoints has trained and ended in this run.
-
-    Args:
-        directory: of the checkpoints.
-        run_dir: of the run, which tells it from an earlier run in the same process.
-    """
-    return (directory, run_dir) in _ended
 
 
 class _OfEitherKeras(tf.keras.callbacks.Callback):
@@ -270,7 +258,7 @@ class Resume(_OfEitherKeras):
                 self._position.done = True
                 self._save(wait=True)
             if self._position.done:
-                _ended.add((self._directory, self._run_dir))
+                note_end(self._directory, self._run_dir)
             if self._notice.received:
                 self._end_early()
 
