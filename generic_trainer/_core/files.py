@@ -1,7 +1,9 @@
 """Operations on files that work on every file system that TensorFlow knows."""
 
 import contextlib
+import errno
 import functools
+import glob
 import hashlib
 import io
 import os
@@ -20,6 +22,8 @@ _CHUNK_BYTES = 1 << 20
 _SMALL_BYTES = 4 << 20
 _END_BYTES = 64 << 10
 _OBJECT_STORES = ("gs://", "s3://", "az://")
+# Errors of a directory in which only this file may be written, or that a file is mounted in.
+_IN_PLACE_ONLY = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 # File systems with lasting inodes, whose change times no program can set.
 _KEEP_CHANGE_TIMES = re.compile(
     "apfs|bcachefs|btrfs|ceph|ext[234]|f2fs|gpfs|lustre|nfs4?|overlay|tmpfs|xfs|zfs"
@@ -34,6 +38,13 @@ def is_remote(path: str) -> bool:
 def absolute(path: str) -> str:
     """Returns a local path as an absolute one; a remote one as it is."""
     return path if is_remote(path) else os.path.abspath(path)
+
+
+def absolute_pattern(pattern: str) -> str:
+    """Returns a local pattern of files as an absolute one; a remote one as it is."""
+    if not pattern or is_remote(pattern) or os.path.isabs(pattern):
+        return pattern
+    return os.path.join(glob.escape(os.getcwd()), os.path.normpath(pattern))
 
 
 def publish_tree(source: str, target: str) -> None:
@@ -112,6 +123,33 @@ def write_whole(path: str, content: str | bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
+
+
+def replace_content(path: str, content: bytes) -> None:
+    """Replaces the content of a local file: after a crash it has the old one or the new one.
+
+    The file keeps its mode, and a link to it stays one.
+
+    Raises:
+        OSError: the disk is full, for example; the file is unchanged.
+    """
+    path = os.path.realpath(path)
+    part = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.part"
+    try:
+        shutil.copy2(path, part)
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        if error.errno not in _IN_PLACE_ONLY:
+            raise
+        with open(path, "wb") as file:
+            file.write(content)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
 
 
 def read_whole(path: str) -> bytes:

@@ -314,7 +314,7 @@ def check_again(
     if repaired is not None:
         request = dataclasses.replace(request, user_code=repaired)
         exported = os.path.join(request.scratch_dir, _REPAIRED_DIR)
-        if not export_alone(dataclasses.replace(job, request=request), exported):
+        if not export_alone(dataclasses.replace(job, request=request, has_trained=True), exported):
             raise ConfigurationError(
                 f"{repaired.module} has no export_fn(fn_args): expected a function that "
                 "builds the model, reads the checkpoint of fn_args.checkpoint_dir (see "

@@ -20,6 +20,8 @@ Exit status: 0 success, 1 failure, 2 a wrong call. `run` and `publish` also exit
 """
 
 import argparse
+import contextlib
+import errno
 import importlib
 import os
 import select
@@ -47,6 +49,7 @@ _COMMANDS = (
 _WRONG_CALL = 2
 _CLOSED_OUTPUT = 128 + signal.SIGPIPE  # the status that shells report for it
 _INTERRUPTED = 128 + signal.SIGINT
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # EFBIG: more than `ulimit -f` allows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,8 +67,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _reader_is_gone():
             raise
         # `generic-trainer ... | head` has read enough. The buffered rest is discarded.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return _CLOSED_OUTPUT
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _discard_output()
+        with contextlib.suppress(OSError):
+            print(f"generic-trainer: {error}: make room, and run it again.", file=sys.stderr)
+        return os.EX_IOERR
+
+
+def _discard_output() -> None:
+    """Discards what is buffered, and all further output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _reader_is_gone() -> bool:
@@ -89,11 +104,13 @@ def _main(arguments: Sequence[str] | None) -> int:
         return int(options.run(options))
     except GenericTrainerError as error:
         print(f"generic-trainer {name}: {error}", file=sys.stderr)
-        if isinstance(error, ConfigurationError):
+        is_wrong_call = isinstance(error, ConfigurationError)
+        if is_wrong_call and error.__cause__ is None:
             return _WRONG_CALL
         from generic_trainer.launchers import exit_code
 
-        return exit_code(error)
+        status = exit_code(error)
+        return _WRONG_CALL if is_wrong_call and status != os.EX_IOERR else status
     except KeyboardInterrupt:
         resumes = ", and it resumes from its checkpoint, if there is one" if name == "run" else ""
         print(f"\ngeneric-trainer {name}: interrupted; start it again{resumes}.", file=sys.stderr)

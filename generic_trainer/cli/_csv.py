@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from generic_trainer._core.files import write_whole
 from generic_trainer._core.texts import did_you_mean, listed, shown
 from generic_trainer.cli._csv_text import (
     EMPTY_MARKERS,
@@ -256,8 +257,7 @@ def write_schema(table: Table, path: str) -> str:
         if name not in table.empty:
             feature.presence.min_fraction = 1.0
             feature.shape.dim.add(size=1)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text_format.MessageToString(schema))
+    write_whole(path, text_format.MessageToString(schema))
     return path
 
 

@@ -13,6 +13,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from generic_trainer._core.files import write_whole
 from generic_trainer._core.texts import argument_names, load_schema
 from generic_trainer.cli._csv import SUFFIX, Table, read_csv, types_of_schema, write_schema
 from generic_trainer.cli._csv_text import as_csv
@@ -78,17 +79,24 @@ def _init(options: argparse.Namespace) -> int:
             path=options.directory,
         )
     values = _values(table, profile, name)
+    rows = itertools.chain([table.columns], *table.rows.values())
+    made: list[Path] = []
     try:
         (root / "data").mkdir(parents=True, exist_ok=True)
-        for path in written[: len(_TEMPLATES)]:
-            template = (templates / f"{path.name}.txt").read_text(encoding="utf-8")
-            path.write_text(_rendered(template, values), encoding="utf-8")
-        write_schema(table, str(root / _SCHEMA))
-        rows = itertools.chain([table.columns], *table.rows.values())
-        written[-1].write_text(as_csv(rows), encoding="utf-8")
+        for path in written:
+            made.append(path)
+            if path.name == _SCHEMA:
+                write_schema(table, str(path))
+            elif path.name in _TEMPLATES:
+                template = (templates / f"{path.name}.txt").read_text(encoding="utf-8")
+                write_whole(str(path), _rendered(template, values))
+            else:
+                write_whole(str(path), as_csv(rows))
     except OSError as error:
+        for path in made:  # or the next call would find them, and refuse to write
+            path.unlink(missing_ok=True)
         raise ConfigurationError(
-            f"{error.filename} cannot be written: {error.strerror}", path=options.directory
+            f"{path} cannot be written: {error.strerror}", path=options.directory
         ) from error
     if options.json:
         print(json.dumps([str(path) for path in written]))

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from generic_trainer._core.files import replace_content
 from generic_trainer._core.keras import LEGACY_VARIABLE
 from generic_trainer.cli._options import add_command
 from generic_trainer.errors import ConfigurationError, ModuleFileError
@@ -339,7 +340,7 @@ class _Source:
             text = json.dumps(self._notebook, indent=1, ensure_ascii=False) + "\n"
             text = text.replace("\n", self._newline)
         try:
-            Path(self.path).write_bytes(text.encode(self._encoding))
+            replace_content(self.path, text.encode(self._encoding))
         except OSError as error:
             raise ConfigurationError(
                 f"{self.path} cannot be written: {error.strerror}", path=self.path

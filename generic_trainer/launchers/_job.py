@@ -19,6 +19,8 @@ from typing import Annotated, Any, TypeVar
 from generic_trainer._core.cluster import Task
 from generic_trainer._core.files import (
     FAILED_SUFFIX,
+    absolute,
+    absolute_pattern,
     delete_tree,
     gfile,
     is_remote,
@@ -87,6 +89,8 @@ class ExamplesFormat:
 class TrainingRequest:
     """All parameters of one training run.
 
+    Relative paths become absolute: `run_fn` may change the directory of its process.
+
     Attributes:
         user_code: the module of `run_fn`.
         train_files: file patterns of the splits to train on.
@@ -145,6 +149,11 @@ class TrainingRequest:
     run_key: NotInRunKey[str] = "unnamed"
     seed: NotInRunKey[int | None] = None
 
+    def __post_init__(self) -> None:
+        for made_absolute, names in ((_absolute, _PATHS), (absolute_pattern, _PATTERNS)):
+            for name in names:
+                object.__setattr__(self, name, _each(made_absolute, getattr(self, name)))
+
     @property
     def staging_dir(self) -> str:
         """Directory of the export until it is published, on the file system of its destination."""
@@ -175,6 +184,32 @@ class TrainingRequest:
         return os.path.join(self.model_run_dir, _LOG_FILE)
 
 
+_PATHS = (
+    *("user_code", "examples_format", "model_dir", "model_run_dir", "scratch_dir", "schema_path"),
+    *("transform_graph_path", "base_model", "raw_examples", "extra_inputs", "sign_with"),
+)
+_PATTERNS = ("train_files", "eval_files", "split_files", "statistics_path")
+
+
+def _absolute(path: str) -> str:
+    return absolute(path) if path and not os.path.isabs(path) else path
+
+
+def _each(function: Callable[[str], str], value: Any) -> Any:
+    """Returns a value with a function applied to each path in it."""
+    if isinstance(value, str):
+        return function(value)
+    if isinstance(value, tuple):
+        return tuple(_each(function, item) for item in value)
+    if isinstance(value, Mapping):
+        return {name: _each(function, item) for name, item in value.items()}
+    if isinstance(value, UserCode):
+        return dataclasses.replace(value, bundle=_each(function, value.bundle))
+    if isinstance(value, ExamplesFormat):
+        return dataclasses.replace(value, data_view_uri=_each(function, value.data_view_uri))
+    return value
+
+
 # Field of a request → the functions that return its value for JSON, and from it.
 _CODECS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "user_code": (dataclasses.asdict, lambda values: UserCode(**values)),
@@ -196,6 +231,7 @@ class Job:
         distribution: the workers and their launcher.
         export_fn_dir: local directory that `export_fn` exports into, in a job that only exports: a
             rehearsal, or a repaired export of trained weights; None for a job that trains.
+        has_trained: whether that export is of trained weights.
         serves: whether the single task of the job is a server of `ParameterServerStrategy`, whose
             cluster is in `TF_CONFIG`.
     """
@@ -204,6 +240,7 @@ class Job:
     fn_args_factory: str
     distribution: Distribution = dataclasses.field(default_factory=Distribution)
     export_fn_dir: str | None = None
+    has_trained: bool = False
     serves: bool = False
 
     def make_fn_args(self, export_dir: str) -> Any:

@@ -9,7 +9,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from generic_trainer._core.cluster import (
@@ -66,7 +66,7 @@ def train(job: Job) -> None:
         seen_dir = request.model_run_dir
         delete_tree(export_dir)  # a killed run left it
         gfile().makedirs(export_dir)
-    with run_fn_of(code) as run_fn, around_training(seen_dir):
+    with _same_directory(), run_fn_of(code) as run_fn, around_training(seen_dir):
         fn_args = job.make_fn_args(export_dir)
         _logger.info("Training with %s of %s", code.function, code.module)
         with contextlib.suppress(ImportError):  # not each `run_fn` needs it
@@ -77,6 +77,20 @@ def train(job: Job) -> None:
         # `checked` is the innermost: what run_fn itself replaces in Keras is undone first.
         with explain_read_errors(), watched(seen_dir), keras_2_left_alone(), checked:
             call_user_function(run_fn, fn_args, code)
+
+
+@contextlib.contextmanager
+def _same_directory() -> Iterator[None]:
+    """Returns to the working directory: the user's code may change that of this process."""
+    directory = None
+    with contextlib.suppress(FileNotFoundError):  # it was deleted
+        directory = os.getcwd()
+    try:
+        yield
+    finally:
+        if directory is not None:
+            with contextlib.suppress(OSError):
+                os.chdir(directory)
 
 
 def run_task(job: Job, name: str) -> WorkerEnd:
@@ -181,7 +195,17 @@ def _export(job: Job, export_dir: str) -> None:
             return
         _logger.info("%s of %s exports into %s", _EXPORT_FN, code.module, export_dir)
         os.makedirs(export_dir)
-        call_user_function(export_fn, job.make_fn_args(export_dir), code)
+        with _weights(job.has_trained):
+            call_user_function(export_fn, job.make_fn_args(export_dir), code)
+
+
+def _weights(has_trained: bool) -> Any:
+    """Returns the context of an `export_fn` that is called alone."""
+    if not has_trained:
+        return contextlib.nullcontext()
+    from generic_trainer.training.resume import exports_trained_weights  # imports TensorFlow
+
+    return exports_trained_weights()
 
 
 def _require_gpu() -> None:

@@ -2,7 +2,8 @@
 
 Every model gets a separate process, forked from one that has imported TensorFlow. It runs one
 check after the other and reports each. If it dies or does not answer, the check that was running
-fails, and another process runs the remaining ones.
+fails, and another process runs the remaining ones. A process that is killed from outside shows
+nothing of the model: another one repeats its check.
 """
 
 from __future__ import annotations
@@ -26,8 +27,14 @@ from typing import Any
 
 from generic_trainer._core.files import absolute, is_remote
 from generic_trainer._core.forkserver import ForkServer
+from generic_trainer._core.machine import oom_kills
 from generic_trainer._core.scratch import ScratchFolder
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import (
+    ConfigurationError,
+    GenericTrainerError,
+    WorkerLostError,
+    WorkerMemoryError,
+)
 from generic_trainer.validation._check import Result, Status, printable
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._report import ValidationReport
@@ -37,6 +44,7 @@ _KILL_TIMEOUT_S = 30.0
 _ADVISORY_TIMEOUT_S = 6.0  # beyond `probe_s`, after which no call begins
 _TELL_EVERY_S = 5.0
 _LAST_WORDS_BYTES = 2000
+_REPEATS = 1  # of checks on one model whose process was killed from outside
 # Needs of programs and libraries, and settings that change the results of TensorFlow and Keras.
 # TF_ alone would not do: Terraform keeps passwords and tokens in variables that begin so.
 _KEPT_VARIABLES = re.compile(
@@ -59,7 +67,8 @@ def validate_saved_model(
 
     Every check runs in a process without the user's code, which sees the model at another path.
     A failure there - an exception, a segmentation fault, an endless loop, a lack of memory - is a
-    failed check in the report and never an error here.
+    failed check in the report and never an error here. A check whose process is killed from outside
+    is repeated once.
 
     Args:
         model_dir: directory with `saved_model.pb` or with a TFLite model, or a local TFLite file.
@@ -71,6 +80,8 @@ def validate_saved_model(
 
     Raises:
         ConfigurationError: TensorFlow is missing.
+        WorkerLostError: the processes of the checks were killed from outside again and again.
+        WorkerMemoryError: memory ran out before the first check.
     """
     with Checker(timeout_s=timeout_s, memory_limit_mb=memory_limit_mb) as checker:
         return checker.validate(model_dir, contract)
@@ -123,20 +134,27 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
         with ScratchFolder("model-", str(self._scratch)) as scratch:
             request = partial.request(scratch, self._memory_limit_mb)
             request["model_dir"] = _as_directory(request["model_dir"], Path(scratch, "file"))
+            repeats = _REPEATS
             try:
                 while not partial.complete:
-                    self._attempt(partial, request)
+                    end = self._attempt(partial, request)
+                    if end is not None and end.is_from_outside and repeats:
+                        _logger.warning("Repeating a check on the model: %s", end.reason)
+                        repeats -= 1
+                    elif end is not None:
+                        partial.fail(end)
             except BaseException:  # such as Ctrl-C: the processes must not go on
                 self._server.close()
                 raise
         partial.facts["seconds"] = round(time.perf_counter() - started, 3)
         return partial.report()
 
-    def _attempt(self, partial: PartialReport, request: dict[str, Any]) -> None:
-        """Runs the remaining checks in one process."""
+    def _attempt(self, partial: PartialReport, request: dict[str, Any]) -> _EarlyEnd | None:
+        """Runs the remaining checks in one process; returns its end if some remain."""
         partial.checking = None
         partial.is_advisory = False
         log_start = self._log.seek(0, os.SEEK_END)
+        kills = oom_kills()
         events, sent = Pipe(duplex=False)
         with events:
             with sent:
@@ -144,9 +162,10 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
             answered = self._listen(partial, events)
         if partial.complete or not answered:
             self._server.kill(pid)
-        reason = self._end(answered, self._limit_s(partial))
-        if not partial.complete:
-            partial.fail(reason, self._last_words(log_start))
+        end = self._end(answered, self._limit_s(partial), kills)
+        if partial.complete:
+            return None
+        return dataclasses.replace(end, last_words=self._last_words(log_start))
 
     def _start_child(self, request: dict[str, Any], sent: int) -> int:
         """Returns the process id; a new server starts the process if the old one was killed."""
@@ -169,7 +188,12 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
             self._server.close()
             self._server = self._start_server()
             return start()
-        except (ConfigurationError, ConnectionError) as error:
+        except ConnectionError as error:
+            raise WorkerLostError(
+                "the process that checks models was killed from outside while it started. Its "
+                f"last words:\n{self._last_words(0)}"
+            ) from error
+        except ConfigurationError as error:
             raise ConfigurationError(
                 "the process that checks models did not start; it needs a TensorFlow that "
                 f"{sys.executable} can import. Its last words:\n{self._last_words(0)}"
@@ -202,20 +226,31 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
         taken_s = sum(result.seconds for result in partial.results)
         return min(self._timeout_s, partial.contract.probe_s + _ADVISORY_TIMEOUT_S + taken_s)
 
-    def _end(self, answered: bool, limit_s: float) -> str:
-        """Waits until the process has ended; returns how it ended."""
+    def _end(self, answered: bool, limit_s: float, kills: int) -> _EarlyEnd:
+        """Waits until the process has ended; returns how it ended.
+
+        Args:
+            answered: whether it did so on its own.
+            limit_s: seconds that its last check was allowed.
+            kills: of the kernel for lack of memory, before the process started.
+        """
         try:
             ended = self._server.next_end(_KILL_TIMEOUT_S)
-        except ConnectionError:
-            return "the checking process died"
+        except ConnectionError:  # nothing that a model does ends the server
+            return _EarlyEnd("the checking process died", WorkerLostError)
         if ended is None:
             self._server.close()
         if not answered or ended is None:
-            return f"no answer within {limit_s:g} s; the process was killed"
+            return _EarlyEnd(f"no answer within {limit_s:g} s; the process was killed")
         _, code = ended
         if code >= 0:
-            return f"the process ended with exit code {code}"
-        return f"the process was killed by {signal.Signals(-code).name}"
+            return _EarlyEnd(f"the process ended with exit code {code}")
+        reason = f"the process was killed by {signal.Signals(-code).name}"
+        if code != -signal.SIGKILL:
+            return _EarlyEnd(reason)
+        if oom_kills() > kills:
+            return _EarlyEnd(f"{reason}, because memory ran out", WorkerMemoryError)
+        return _EarlyEnd(f"{reason} from outside", WorkerLostError)
 
     def _start_server(self) -> ForkServer:
         return ForkServer(
@@ -260,6 +295,26 @@ def _environment(scratch: Path) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "TMPDIR": str(scratch),  # so that leftovers of killed processes are deleted
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class _EarlyEnd:
+    """The end of a process that has not run all checks.
+
+    Attributes:
+        reason: how it ended.
+        error: class of the error to raise if it shows nothing of the model.
+        last_words: the end of its output.
+    """
+
+    reason: str
+    error: type[GenericTrainerError] = ConfigurationError
+    last_words: str = ""
+
+    @property
+    def is_from_outside(self) -> bool:
+        """Whether the cause may be another process; the kernel frees memory of any."""
+        return issubclass(self.error, (WorkerLostError, WorkerMemoryError))
 
 
 @dataclasses.dataclass
@@ -308,19 +363,19 @@ class PartialReport:
             self.results.append(Result(**event["result"]))
         self.complete = event["event"] == "complete"
 
-    def fail(self, reason: str, last_words: str) -> None:
+    def fail(self, end: _EarlyEnd) -> None:
         """Fails the check that was running, because its process died.
 
         Raises:
-            ConfigurationError: it died before any check.
+            GenericTrainerError: it died before any check, or was killed from outside.
         """
         name = self.checking
-        if name is None or name in self.done:
-            raise ConfigurationError(
-                f"the checks on {self.model_dir} could not run: {reason}\n{last_words}"
+        if name is None or name in self.done or end.error is WorkerLostError:
+            raise end.error(
+                f"the checks on {self.model_dir} could not run: {end.reason}\n{end.last_words}"
             )
         status: Status = "warn" if self.is_advisory else "fail"
-        message = f"{reason}. Last words: {last_words[-600:] or 'none'}"
+        message = f"{end.reason}. Last words: {end.last_words[-600:] or 'none'}"
         remedy = "a model that takes down the process that loads it does so to a consumer too"
         self.results.append(Result(name, status, message, remedy))
 

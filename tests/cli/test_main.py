@@ -1,5 +1,6 @@
 """Tests of `generic_trainer.cli.main`, for all commands alike, of `explain`, and of completion."""
 
+import errno
 import json
 import os
 import subprocess
@@ -23,6 +24,25 @@ def test_a_closed_output_ends_a_command_without_a_traceback(arguments: list[str]
     ended = subprocess.run(command, env=env, stdout=write_end, stderr=subprocess.PIPE, text=True)
     os.close(write_end)
     assert (ended.returncode, ended.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("arguments", [["explain"], ["run", "--help"]])
+def test_a_full_disk_ends_a_command_without_a_traceback(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([*CLI, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 74
+    assert ended.stderr.count("\n") == 1 and "No space left" in ended.stderr
+
+
+def test_a_full_disk_is_not_a_wrong_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert cli.main(["init", str(tmp_path / "project")]) == 74
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    monkeypatch.undo()
+    assert cli.main(["init", str(tmp_path / "project")]) == 0
 
 
 def test_ctrl_c_is_one_sentence(

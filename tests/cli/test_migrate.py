@@ -1,8 +1,10 @@
 """`generic-trainer migrate`, on TFX's own examples and on what they do not show."""
 
 import ast
+import errno
 import importlib.util
 import json
+import os
 import re
 from pathlib import Path
 
@@ -39,6 +41,27 @@ MAGICS = ["try:\n", " !pip \\\n", "  tfx\n", "finally:\n", " a = (2\n", "% 3)\n"
 @pytest.fixture(autouse=True)
 def keras_3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_file_is_replaced_whole_and_keeps_its_mode(
+    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed command or a full disk leaves the file as it was."""
+    file, link = tmp_path / "file.py", tmp_path / "link.py"
+    file.write_text(PATCHED)
+    file.chmod(0o750)
+    link.symlink_to(file.name)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if is_full:
+        monkeypatch.setattr(os, "fsync", full)
+    assert cli.main(["migrate", str(link), "--write"]) == (2 if is_full else 1)
+    assert (file.read_text() == PATCHED) == is_full
+    assert file.stat().st_mode & 0o777 == 0o750 and link.is_symlink()
+    assert {*tmp_path.iterdir()} == {file, link}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -1,5 +1,6 @@
 """A run of the executor, from the dictionaries to the published model."""
 
+import copy
 import hashlib
 import json
 import logging
@@ -89,6 +90,36 @@ def test_the_measured_goodput_becomes_a_property_of_the_model(finished: Node, no
     assert node.model.get_float_custom_property("goodput") == facts["goodput"]
     assert 0 < facts["goodput"] == facts["time_shares"]["productive_training"] < 1
     assert not finished.model.has_custom_property("goodput")  # it has no steps to count
+
+
+def test_a_run_fn_may_change_the_directory_although_paths_are_relative(
+    tmp_path: Path, examples: types.Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the artifacts, of what it reads and writes, and of what follows it."""
+    work = tmp_path / "work [1]"  # which as a pattern would match "work 1"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    shutil.copytree(examples.uri, "examples")
+    relative = copy.deepcopy(examples)
+    relative.uri = "examples"
+    node = Node(Path(), relative)
+    source = helpers.run_fn("""
+        elsewhere = fn_args.custom_config["elsewhere"]
+        os.chdir(elsewhere)
+        assert tf.io.gfile.glob(fn_args.train_files)
+        tf.io.gfile.makedirs(fn_args.checkpoint_dir)
+        with tf.summary.create_file_writer(fn_args.model_run_dir).as_default():
+            tf.summary.scalar("loss", 3.0, step=1)
+    """)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    node.run(source, inputs=node.schema(), custom_config={"elsewhere": str(elsewhere)})
+    assert Path.cwd() == work
+    assert not [*elsewhere.iterdir()]
+    assert serving_default(node.published)
+    assert node.names("infra_blessing") == ["INFRA_BLESSED"]
+    assert {"report.html", "training.log"} <= {*node.names("model_run")}
+    assert node.model.get_float_custom_property("loss") == 3.0
 
 
 def test_what_is_published_has_files_of_its_own(node: Node) -> None:

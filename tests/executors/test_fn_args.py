@@ -120,7 +120,7 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
             "base_model": [artifact_at("Model", "/base")],
             "hyperparameters": [artifact_at("HyperParameters", tmp_path / "hparams")],
             "statistics": [helpers.write_statistics(tmp_path / "stats", {"train": 33, "eval": 9})],
-            "extra_input_embeddings": [artifact_at("Examples", uri) for uri in "ab"],
+            "extra_input_embeddings": [artifact_at("Examples", uri) for uri in ("/a", "/b")],
         },
         make=make_after_a_change,
         custom_config={"epochs": [3]},
@@ -131,7 +131,7 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
     assert fn_args.hyperparameters == hyperparameters
     # The statistics artifact is believed: nothing is counted.
     assert fn_args.num_examples == {"train": 33, "eval": 9}
-    assert fn_args.extra_inputs == {"embeddings": ["a", "b"]}
+    assert fn_args.extra_inputs == {"embeddings": ["/a", "/b"]}
     assert fn_args.custom_config == {"epochs": [3]}
 
 

@@ -1,6 +1,7 @@
 """The checking process: what it reports, and what it survives."""
 
 import dataclasses
+import itertools
 import logging
 import os
 import signal
@@ -10,13 +11,18 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer._core import machine
+from generic_trainer.errors import WorkerLostError, WorkerMemoryError
+from generic_trainer.launchers import exit_code
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, all_checks
+from generic_trainer.validation import _checker as checker_module
+from generic_trainer.validation._checker import PartialReport, _EarlyEnd
 from generic_trainer.validation._runner import _memory_limit_mb
 from tests.house import run_python
 from tests.validation import models
@@ -220,16 +226,66 @@ def test_interrupted_and_killed_checks(good_model: Path, tmp_path: Path, scratch
         assert fragile.validate(str(good_model)).passed
         os.killpg(_server_of(fragile), 9)
         assert fragile.validate(str(good_model)).passed
-        # One that is killed amid a check takes the check along.
-        server = _server_of(fragile)
-        killer = _when_checks_run(scratch, lambda: os.kill(server, 9))
-        report = fragile.validate(str(folder))
-        killer.join()
+        # Killed amid a check and amid its repetition.
+        killers = []
+
+        def kill() -> None:
+            os.kill(_server_of(fragile), signal.SIGKILL)
+            if len(killers) < 2:
+                killers.append(_when_checks_run(scratch, kill))
+
+        killers.append(_when_checks_run(scratch, kill))
+        with pytest.raises(WorkerLostError, match="the checking process died"):
+            fragile.validate(str(folder))
+        for killer in killers:
+            killer.join()
         other = _server_of(fragile)
-    assert "the checking process died" in report.failures[0].message
     assert not Path(f"/proc/{other}").exists()
     assert not _processes_in(scratch)
     assert not list(scratch.glob("*/*"))
+
+
+@pytest.mark.parametrize("victim", ["server", "process"])
+def test_checks_killed_from_outside_are_repeated_and_then_lost(
+    victim: str, good_model: Path, monkeypatch: pytest.MonkeyPatch, no_kept_fork_servers: None
+) -> None:
+    """No verdict on the model: the memory of a node may have run out, or its user acted."""
+    kills: list[str] = []  # the events at which to kill
+    pids: list[int] = []
+    start_child, take = Checker._start_child, PartialReport.take
+
+    def started(self: Checker, *arguments: Any) -> int:
+        pids[:] = [start_child(self, *arguments)]
+        return pids[0]
+
+    def taken(self: PartialReport, event: dict[str, Any]) -> None:
+        take(self, event)
+        if pids and kills[:1] == [event["event"]]:
+            kills.pop(0)
+            pid = pids.pop()  # its further events are in the pipe already
+            os.kill(pid, signal.SIGSTOP)  # or it would go on until the server is gone
+            os.kill(pid if victim == "process" else _server_of(fragile), signal.SIGKILL)
+
+    monkeypatch.setattr(Checker, "_start_child", started)
+    monkeypatch.setattr(PartialReport, "take", taken)
+    with Checker() as fragile:
+        for event in ("begin", "start"):  # before and in a check
+            kills[:] = [event]
+            assert fragile.validate(str(good_model)).passed
+            kills[:] = [event, event]
+            with pytest.raises(WorkerLostError, match=r"outside|died") as raised:
+                fragile.validate(str(good_model))
+            assert exit_code(raised.value) == 143  # try again
+            assert not kills
+        # The kernel may have freed memory for another process; twice, it is the model's.
+        counts = itertools.count()
+        monkeypatch.setattr(checker_module, "oom_kills", lambda: next(counts))
+        if victim == "process":
+            kills[:] = ["start", "start"]
+            assert "memory ran out" in fragile.validate(str(good_model)).failures[0].message
+    partial = PartialReport(str(good_model), ServingContract())
+    with pytest.raises(WorkerMemoryError, match="memory ran out"):  # while the model is opened
+        partial.fail(_EarlyEnd("memory ran out", WorkerMemoryError))
 
 
 def test_tfma_is_imported_only_for_an_eval_config() -> None:

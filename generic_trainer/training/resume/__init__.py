@@ -16,7 +16,7 @@ __all__ = ["CheckpointManager", "SavedCheckpoint", "restore_weights", "resume_ca
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_callbacks": "restore_weights resume_callbacks",
+        "_callbacks": "exports_trained_weights restore_weights resume_callbacks",
         "_manager": "CheckpointManager SavedCheckpoint fitting",
         # For trials, whose checkpoints hold the same.
         "_randomness": "OF_PROCESS random_state set_random_state stateful_draws_of_graph undrawn",

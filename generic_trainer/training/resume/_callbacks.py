@@ -1,22 +1,26 @@
 """Callbacks that resume a killed `fit` of Keras, and the weights that they save."""
 
+import contextlib
 import functools
 import os
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from generic_trainer._core.cluster import is_chief
 from generic_trainer._core.files import gfile
 from generic_trainer._core.keras import is_keras_3
-from generic_trainer.errors import ConfigurationError, raise_problems
+from generic_trainer.errors import ConfigurationError, TrainingError, raise_problems
 from generic_trainer.training.resume._fit import Resume
-from generic_trainer.training.resume._manager import CheckpointManager, fitting
+from generic_trainer.training.resume._manager import CheckpointManager, SavedCheckpoint, fitting
 from generic_trainer.training.resume._not_finite import ON_NAN
+from generic_trainer.training.resume._position import has_ended
 from generic_trainer.training.resume._schedule import Schedule
 from generic_trainer.training.resume._state import ModelState
 
 # The last `fn_args` for which there were callbacks, and the names of its fits: a retry has another.
 _run = types.SimpleNamespace(fn_args=None, names=set())
+_exports = types.SimpleNamespace(trained=False)  # whether an export alone is of trained weights
 
 
 def resume_callbacks(
@@ -120,7 +124,7 @@ def resume_callbacks(
         os.path.join(directory, name),
         functools.partial(Schedule, every_steps, every_s),
         preemption_grace_s,
-        getattr(fn_args, "model_run_dir", None) or "",
+        _run_dir(fn_args),
         on_nan,
         max_to_keep=max_to_keep,
         wait_s=wait_s,
@@ -152,13 +156,20 @@ def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
 
     Raises:
         TrainingError: the checkpoint belongs to another model, or the model cannot be built
-            without data: then call it on a batch before.
+            without data: then call it on a batch before. Also if the fit has ended in this run, or
+            `generic-trainer publish` calls `export_fn`, and there is no checkpoint of its end: the
+            export would be that of an untrained model.
     """
     directory = os.path.join(getattr(fn_args, "checkpoint_dir", None) or "", name)
-    if not gfile().isdir(directory):
-        return False
-    with CheckpointManager(directory, writes=False) as manager:
-        saved = manager.latest()
+    saved = _latest(directory)
+    # Other workers may be here before the chief has written the last checkpoint.
+    is_trained = _exports.trained or (is_chief() and has_ended(directory, _run_dir(fn_args)))
+    if is_trained and not (saved and saved.metadata.get("done")):
+        raise TrainingError(
+            f"{directory} has no checkpoint of the end of the fit, so its weights cannot be "
+            "restored: another run of the same inputs, code and hyperparameters was published and "
+            "has deleted it, or the disk was full. Export the model that was trained, or run again."
+        )
     if saved is None:
         return False
     with fitting(saved.path):
@@ -167,3 +178,24 @@ def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
         if not (is_keras_3(model) or model.built) or not model.weights:
             raise ValueError("the model has no weights yet: call it on a batch before")
     return True
+
+
+def _latest(directory: str) -> SavedCheckpoint | None:
+    if not gfile().isdir(directory):
+        return None
+    with CheckpointManager(directory, writes=False) as manager:
+        return manager.latest()
+
+
+@contextlib.contextmanager
+def exports_trained_weights() -> Iterator[None]:
+    """Has `restore_weights` raise an error without a checkpoint of the end of a fit."""
+    _exports.trained = True
+    try:
+        yield
+    finally:
+        _exports.trained = False
+
+
+def _run_dir(fn_args: Any) -> str:
+    return getattr(fn_args, "model_run_dir", None) or ""

@@ -47,7 +47,7 @@ from generic_trainer.training.resume._clocks import now
 from generic_trainer.training.resume._draws import Draws
 from generic_trainer.training.resume._manager import CheckpointManager, fitting
 from generic_trainer.training.resume._not_finite import NanWatch
-from generic_trainer.training.resume._position import Position
+from generic_trainer.training.resume._position import Position, note_end
 from generic_trainer.training.resume._randomness import Unsaved, shared_variables
 from generic_trainer.training.resume._reader import (
     data_differ,
@@ -283,6 +283,8 @@ class Resume(_OfEitherKeras):
                 self._position.epochs = self.params["epochs"]
                 self._position.done = True
                 self._save(wait=True)
+            if self._position.done:
+                note_end(self._directory, self._run_dir)
             if self._fit.notice.received:
                 self._end_early()
 

@@ -34,3 +34,23 @@ class Position:
     def steps(self) -> int:
         """Batches that are done in all epochs."""
         return sum(self.lengths) + self.batches
+
+
+# Directories of checkpoints, and runs, whose fit has trained and ended in this process.
+_ended: set[tuple[str, str]] = set()
+
+
+def note_end(directory: str, run_dir: str) -> None:
+    """Notes for `has_ended` that a fit has trained and ended."""
+    _ended.add((directory, run_dir))
+
+
+def has_ended(directory: str, run_dir: str) -> bool:
+    """Returns whether the fit with these checkpoints has trained and ended in this run.
+
+    Args:
+        directory: of the checkpoints.
+        run_dir: of the run, which tells it from an earlier run in the same process. Without one
+            the checkpoints may have been deleted in order to begin anew.
+    """
+    return bool(run_dir) and (directory, run_dir) in _ended

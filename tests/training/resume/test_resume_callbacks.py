@@ -1,9 +1,11 @@
 """A fit that was killed and resumed is the fit that was not."""
 
 import contextlib
+import errno
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ import tensorflow as tf
 from generic_trainer.data import TensorFlowDatasetOptions, make_dataset_factory
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training import restore_weights, resume_callbacks
-from generic_trainer.training.resume import _manager, _schedule
+from generic_trainer.training.resume import _manager, _schedule, exports_trained_weights
 from tests import helpers
 from tests.house import ROOT, run_python
 from tests.training.resume import fit_in_child, fit_in_replicas
@@ -231,6 +233,38 @@ def test_an_export_alone_finds_the_trained_weights(tmp_path: Path, keras: Any) -
     assert values(untrained) == values(trained)
     with pytest.raises(TrainingError, match="does not fit the model"):
         restore_weights(model(units=2), args)
+
+
+@pytest.mark.parametrize("loss", ["deleted by another run", "never written"])
+def test_weights_are_never_silently_those_from_before_the_end_of_the_fit(
+    tmp_path: Path, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = fn_args(tmp_path)
+    args.model_run_dir = str(tmp_path / "model_run")
+    callbacks = resume_callbacks(args, every_steps=1)
+    if loss == "never written":  # at the end of the fit, as if the disk were full
+
+        def full(*arguments: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        end = tf.keras.callbacks.LambdaCallback(
+            on_train_end=lambda logs: monkeypatch.setattr(_manager, "_publish", full)
+        )
+        callbacks = resume_callbacks(args, name="full", every_steps=1, callbacks=[end])
+    tiny_model().fit(ones(8), verbose=0, callbacks=callbacks)
+    name = "fit" if loss == "deleted by another run" else "full"
+    if name == "fit":
+        shutil.rmtree(tmp_path / name)
+    with pytest.raises(TrainingError, match="no checkpoint of the end of the fit"):
+        restore_weights(tiny_model(), args, name=name)
+    # Another run in the same process begins as if there had been none.
+    later = fn_args(tmp_path)
+    assert restore_weights(tiny_model(), later, name=name) == (name == "full")
+    with (
+        exports_trained_weights(),
+        pytest.raises(TrainingError, match="no checkpoint of the end of the fit"),
+    ):
+        restore_weights(tiny_model(), later, name=name)
 
 
 @pytest.mark.parametrize("ways", [("memory", "stream"), ("stream", "disk")])
