@@ -332,6 +332,7 @@ def of_others(number: str, x: tf.Tensor) -> tf.Tensor:
         "rank": tf.cast(tf.argsort(tf.argsort(x)), tf.float32),
         "constant": 7.0 + tf.zeros_like(x),
         "function": tf.sin(x),
+        "random": tf.random.uniform(tf.shape(x)) * 99.0,
     }
     if number == "counted":  # each row sees the rare ones before it
         return x + 9.0 * tf.cumsum(tf.cast(rare, tf.float32))
@@ -356,6 +357,12 @@ def test_rare_rows_that_depend_on_others_are_found(
 def test_rare_rows_that_are_scored_otherwise_pass(number: str, check: Check) -> None:
     report = check(*rare_rows(number, False))
     assert report.passed and not report["eval_rows"].remedy, report.summary()
+
+
+def test_rare_rows_that_are_scored_at_random_are_found(check: Check) -> None:
+    result = check(*rare_rows("random", False))["eval_rows"]
+    assert result.status == "fail" and "output 'y' of a second call is" in result.message
+    assert "training=False" in result.remedy and "normalise" not in result.remedy
 
 
 def rare_rows(number: str, takes_tensors: bool) -> tuple[tf.Module, ServingContract]:

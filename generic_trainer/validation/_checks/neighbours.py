@@ -17,7 +17,7 @@ import numpy as np
 
 from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Finding
-from generic_trainer.validation._checks.predictions import first_difference
+from generic_trainer.validation._checks.predictions import RANDOM_REMEDY, first_difference
 from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._report import keep_example
@@ -60,10 +60,10 @@ def beside_others(
         for start in range(0, len(rows) if keys else 0, _LARGE):
             part = rows[start : start + _LARGE]
             if found := _first_changed(model, name, scored, keys, part, size):
-                row, change = found
+                row, change, is_random = found
                 shown = keep_example(model.facts, row.example)
                 message = f"signature {name!r}, {row.what}: {change}; {shown}"
-                yield model.of_rows(certain, message, remedy)
+                yield model.of_rows(certain, message, RANDOM_REMEDY if is_random else remedy)
                 return
 
 
@@ -74,8 +74,8 @@ def _first_changed(
     keys: Sequence[str],
     rows: Sequence[ProbeRow],
     size: int,
-) -> tuple[ProbeRow, str] | None:
-    """Returns the first row whose outputs depend on the rows beside it, and the difference."""
+) -> tuple[ProbeRow, str, bool] | None:
+    """Returns the first row with other outputs beside other rows, how they differ, if at random."""
     others = parsed(scored.feed.records)
     examples = [*others, *(row.example for row in rows), *others]
 
@@ -106,7 +106,10 @@ def _first_changed(
             copies = [examples[p if p in places else place] for p in range(len(examples))]
             if not change_of(key, call(copies)[key][place : place + 1], usual):
                 return None
+            row = rows[place - len(others)]
+            again = call(examples).get(key, together[key])[place : place + 1]
+            if varied := change_of(key, again, usual):
+                return row, f"output {key!r} of a second call is {varied}", True
             few = "" if size == 1 else f"in a batch of {len(places)} "
-            large = f"in a batch of {len(examples)}"
-            return rows[place - len(others)], f"{few}output {key!r} is {change} {large}"
+            return row, f"{few}output {key!r} is {change} in a batch of {len(examples)}", False
     return None
