@@ -1,5 +1,6 @@
 """Outputs of other rows, of half precision, padded, of text; weights and state behind them."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.validation import ServingContract
+from tests.examples import example
 from tests.validation.conftest import Check
 from tests.validation.good import SERVED, TEXT
 from tests.validation.models import ROWS, SERIALIZED, serving
@@ -315,3 +317,81 @@ REMEDIES = {
 def test_the_remedy_is_for_dropout_or_for_state(name: str, check: Check) -> None:
     make, remedy = REMEDIES[name]
     assert remedy in check(make(), SERVED)["deterministic"].remedy
+
+
+# Rows that the first examples do not have, and whose scores depend on the rows beside them.
+
+
+def of_others(number: str, x: tf.Tensor) -> tf.Tensor:
+    """Scores 300 rows, of which the few above 50 are scored otherwise."""
+    rare = x > 50.0
+    numbers = {
+        "mean": tf.reduce_mean(x) + tf.zeros_like(x),
+        "largest": tf.reduce_max(tf.where(rare, 0.0, x)) + tf.zeros_like(x),
+        "row before": tf.roll(x, 1, 0),
+        "rank": tf.cast(tf.argsort(tf.argsort(x)), tf.float32),
+        "constant": 7.0 + tf.zeros_like(x),
+        "function": tf.sin(x),
+        "random": tf.random.uniform(tf.shape(x)) * 99.0,
+    }
+    if number == "counted":  # each row sees the rare ones before it
+        return x + 9.0 * tf.cumsum(tf.cast(rare, tf.float32))
+    if number == "widest":
+        return x + 9.0 * tf.cast(tf.reduce_any(rare), tf.float32)
+    return tf.where(rare, numbers[number], x)
+
+
+@pytest.mark.parametrize("takes_tensors", [False, True])
+@pytest.mark.parametrize("number", ["mean", "largest", "row before", "rank", "counted", "widest"])
+def test_rare_rows_that_depend_on_others_are_found(
+    number: str, takes_tensors: bool, check: Check
+) -> None:
+    report = check(*rare_rows(number, takes_tensors))
+    assert [failure.name for failure in report.failures] == ["eval_rows"], report.summary()
+    assert "in a batch of 16 output 'y' is" in report["eval_rows"].message
+    assert "must" in report["eval_rows"].remedy or "normalise" in report["eval_rows"].remedy
+    assert len(report.failing_examples) == 1
+
+
+@pytest.mark.parametrize("number", ["constant", "function"])
+def test_rare_rows_that_are_scored_otherwise_pass(number: str, check: Check) -> None:
+    report = check(*rare_rows(number, False))
+    assert report.passed and not report["eval_rows"].remedy, report.summary()
+
+
+def test_rare_rows_that_are_scored_at_random_are_found(check: Check) -> None:
+    result = check(*rare_rows("random", False))["eval_rows"]
+    assert result.status == "fail" and "output 'y' of a second call is" in result.message
+    assert "training=False" in result.remedy and "normalise" not in result.remedy
+
+
+def rare_rows(number: str, takes_tensors: bool) -> tuple[tf.Module, ServingContract]:
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        spec = {"x": tf.io.FixedLenFeature([], tf.float32)}
+        x = rows[:, 0] if takes_tensors else tf.io.parse_example(rows, spec)["x"]
+        return {"y": of_others(number, x)[:, None]}
+
+    values = [99.0 if row in (70, 141, 222) else row % 40 + 0.001 * row for row in range(300)]
+    examples = tuple(example(x=value) for value in values)
+    spec = tf.TensorSpec([None, 1], tf.float32, name="x") if takes_tensors else SERIALIZED
+    return serving(serve, spec), dataclasses.replace(EVALUATED, examples=examples)
+
+
+def test_rounding_that_a_model_multiplies_is_not_an_effect_of_other_rows(check: Check) -> None:
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        x = tf.io.parse_example(rows, {"x": tf.io.FixedLenFeature([8], tf.float32)})["x"]
+        weights = (
+            tf.random.stateless_normal([8, 200], [1, 2]),
+            tf.random.stateless_normal([200, 200], [3, 4]),
+        )
+        hidden = x @ weights[0]
+        for _ in range(3):
+            hidden = tf.sin(hidden @ weights[1])
+        # Only of late rows, so that the other checks, of the first rows, have no part in it.
+        return {"y": tf.where(x[:, :1] > 0.0, hidden @ weights[1][:, :1], x[:, :1])}
+
+    rows = np.random.default_rng(0).normal(size=(300, 8))
+    rows[:, 0] = np.where(np.arange(300) < 32, -1.0, 1.0) * np.abs(rows[:, 0])
+    examples = tuple(example(x=list(map(float, row))) for row in rows)
+    report = check(serving(serve, SERIALIZED), dataclasses.replace(EVALUATED, examples=examples))
+    assert report.passed, report.summary()

@@ -67,6 +67,10 @@ CASES = {
         lambda x: {"label": word(x), "probabilities": tf.one_hot(tf.cast(x > 9, tf.int32), 2)},
         lambda _: "dear", "warn", ACCURACY, 1 / 3, 1.0,
     ),
+    "output with the label's name, beside lists as wide as the longest of the batch": (
+        lambda x: {"label": x + 1, "ids": tf.ragged.range(x // 9).to_tensor()},
+        float, "pass", ERROR, 1.0, 75.0,
+    ),
     "examples without a label": (
         lambda x: x, lambda row: float(row) if row % 2 else None, "pass", ERROR, 0.0, 75.0,
     ),
@@ -91,6 +95,11 @@ SKIPPED = {
     "numbers for words": (lambda x: x, {"label": str}),
     "class beyond the scores": (lambda x: tf.stack([x, x], 1), {"label": int}),
     "NaN": (lambda x: tf.math.log(-x), {}),
+    "lists as wide as the longest of the batch": (
+        lambda x: tf.ragged.range(x // 9).to_tensor(),
+        {},
+    ),
+    "no time": (lambda x: x + 500, {"probe_s": 0}),
     "an example raises": (lambda x: tf.debugging.check_numerics(1 / (x - 99), "x"), {}),
 }
 

@@ -29,6 +29,7 @@ MIXING_REMEDY = (
     "normalise with statistics from training (BatchNormalization with training=False, or "
     "Transform) and not over the batch, and keep rows in order"
 )
+RANDOM_REMEDY = "call the model with training=False: dropout or a random op is live"
 FILLING_REMEDY = (
     "fill in a missing value by a number of the training data and not of the batch: a prediction "
     "must not depend on the other rows of a request"
@@ -292,7 +293,7 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     """
     for name, scored in model.scored().items():
         signature = model.signatures[name]
-        remedy = "call the model with training=False: dropout or a random op is live"
+        remedy = RANDOM_REMEDY
         if signature.assigned and not any(map(_RANDOM.match, signature.ops)):
             remedy = (
                 "keep no state from call to call: export without stateful=True, or make the "

@@ -4,7 +4,6 @@ All of them together take the seconds of `ServingContract.probe_s`. A row that c
 kept as text: `generic-trainer validate MODEL --example FILE` replays it.
 """
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._checks.neighbours import beside_others
 from generic_trainer.validation._checks.predictions import (
     ALONE_REMEDY,
     FILLING_REMEDY,
@@ -52,10 +52,11 @@ _REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
 
 @check(after="memory", needs=("scores",))
 def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
-    """The first 1,000 eval examples are scored, in batches of up to 256.
+    """The first 1,000 eval examples are scored, in batches of up to 256, and alike in small ones.
 
     The first examples seldom have the rare word, the longest list or the missing value. A thousand
-    examples are closer to the requests of production.
+    examples are closer to the requests of production. Each must have the same outputs beside other
+    rows.
 
     Example: an example whose list of 40 words does not fit a reshape.
     """
@@ -73,6 +74,7 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
             if model.budget.rows:
                 yield note(f"signature {name!r} scored {model.budget.rows + RECORDS} examples")
                 tested = True
+            yield from beside_others(model, name, scored, rows, MIXING_REMEDY)
     if not tested:
         raise Skip("nothing to test: probe_s is used up")
 
@@ -133,40 +135,7 @@ def _without(
     for row in () if findings else alone:
         row = dataclasses.replace(row, what=f"{row.what}, alone")
         yield from _findings(model, name, usual, [row], f"{ALONE_REMEDY}; {remedy}", ())
-    found = None
-    with contextlib.suppress(Exception):  # of a call that other checks report
-        found = _beside_others(model, name, scored, [*lacking, *alone])
-    yield from [] if found is None else [found]
-
-
-def _beside_others(
-    model: ModelUnderTest, name: str, scored: _scoring.Scores, rows: Sequence[ProbeRow]
-) -> Finding | None:
-    """Returns a finding for the first row that has other outputs in a batch."""
-    signature = model.loaded.signatures[name]
-    to_inputs = functools.partial(inputs_of, model.signatures[name], scored.feed)
-    others = parsed(scored.feed.records)
-    keys = [k for k in sorted(scored.batch) if scored.has_rows(k) and not scored.varies(k)[0]]
-    keys = [key for key in keys if not first_difference(scored, key)[0]]  # which is reported
-    batch = to_inputs([*others, *(row.example for row in rows), *others])
-    size = len(rows) + 2 * len(others)
-    if not rows or not keys or batch is None or not model.budget.allows(size):
-        return None
-    outputs = model.budget.call(signature, batch, size)
-    for place, row in enumerate(rows, len(others)):
-        alone = to_inputs([row.example]) if model.budget.allows(1) else None
-        single = {} if alone is None else model.budget.call(signature, alone, 1)
-        for key in keys if single else ():
-            expected = outputs[key][place : place + 1]
-            changed, certain = scored.differs(key, np.atleast_1d(single[key]), expected)
-            if changed and certain:
-                shown = keep_example(model.facts, row.example)
-                message = (
-                    f"signature {name!r}, {row.what}: output {key!r} is {changed} in a batch of "
-                    f"{size}; {shown}"
-                )
-                return model.of_rows(True, message, FILLING_REMEDY)
-    return None
+    yield from beside_others(model, name, scored, [*lacking, *alone], FILLING_REMEDY, size=1)
 
 
 def _lacking(examples: Sequence[Any], features: AbstractSet[str]) -> Iterator[ProbeRow]:
@@ -185,8 +154,8 @@ def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """Rows at the limits of the schema are scored, and give numbers.
 
     Production may send all rows that the schema allows: every word of a domain, the ends of a
-    range, lists of each length, rows without an optional feature. Each such row is
-    made from an example that scores.
+    range, lists of each length, rows without an optional feature. Each such row is made from an
+    example that scores, and must have the same outputs beside other rows.
 
     Example: `log(x)` of an `x` whose domain begins at 0.
     """
@@ -381,6 +350,8 @@ def _of_made_up(
             if model.budget.rows:
                 called += model.budget.rows
                 yield note(f"signature {name!r} scored {model.budget.rows} rows")
+            certain = bool(fatal)
+            yield from beside_others(model, name, scored, rows, MIXING_REMEDY, certain=certain)
     if not called:
         raise Skip("nothing to test: schema and statistics state no other rows")
 

@@ -10,7 +10,7 @@ from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._predictions import predictions_fact
 from generic_trainer.validation._schema_rows import parsed
-from generic_trainer.validation._scoring import Outputs, is_float
+from generic_trainer.validation._scoring import is_float
 
 _BATCH = 256
 _ENOUGH = 30  # examples to judge by
@@ -40,11 +40,14 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in model.served_scores.items():
         if not (rows and scored.feed.real and scored.feed.records and scored.feed.divisible):
             continue
-        outputs = _scored(model, name, rows)
-        count = len(next(iter(outputs.values()), ()))
+        keys = [label] if label in scored.batch else list(scored.batch)
+        output = _scored(model, name, rows, keys[0]) if len(keys) == 1 else None
+        if output is None:
+            continue
+        count = len(output)
         values = [_values(row, label)[0] for row in rows[:count]]
         labels = np.array(values, dtype=object if isinstance(values[0], bytes) else None)
-        if measured := _measured(outputs.get(label, _only(outputs)), labels):
+        if measured := _measured(output, labels):
             metric, value, constant, answer, answers = measured
             model.facts.update(predictions_fact(label, labels, answers))
             model.facts[f"eval_{metric}"] = value
@@ -58,7 +61,10 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
             is_clear = is_worse and count >= _ENOUGH
             yield warn(text, _REMEDY, may_be_meant=True) if is_clear else note(text)
             return
-    raise Skip("no output of a signature that scores the examples can be compared with the label")
+    raise Skip(
+        "no output of a signature that scores the examples can be compared with the label, or "
+        "probe_s is used up"
+    )
 
 
 def _values(example: Any, label: str) -> Sequence[Any]:
@@ -67,13 +73,12 @@ def _values(example: Any, label: str) -> Sequence[Any]:
     return () if kind is None else getattr(feature[label], kind).value
 
 
-def _only(outputs: Outputs) -> np.ndarray | None:
-    return next(iter(outputs.values())) if len(outputs) == 1 else None
+def _scored(model: ModelUnderTest, name: str, rows: Sequence[Any], key: str) -> np.ndarray | None:
+    """Returns an output of a signature for the first rows, as many as there is time for.
 
-
-def _scored(model: ModelUnderTest, name: str, rows: Sequence[Any]) -> Outputs:
-    """Returns the outputs of a signature for the first rows, as many as there is time for."""
-    parts: list[Outputs] = []
+    None if there is no time, or if the output is a list that is as wide as its batch.
+    """
+    parts: list[np.ndarray] = []
     signature = model.loaded.signatures[name]
     feed = model.scores[name].feed
     with model.budget.part(0.25):
@@ -83,23 +88,23 @@ def _scored(model: ModelUnderTest, name: str, rows: Sequence[Any]) -> Outputs:
             if inputs is None or not model.budget.allows(len(batch)):
                 break
             try:
-                outputs = model.budget.call(signature, inputs, len(batch))
+                output = model.budget.call(signature, inputs, len(batch))[key]
             except Exception as error:
                 raise Skip("not every eval example is scored, see 'eval_rows'") from error
-            if any(output.shape[:1] != (len(batch),) for output in outputs.values()):
+            if output.shape[:1] != (len(batch),):
                 raise Skip("an output has another number of rows, see 'output_per_row'")
-            parts.append(outputs)
-    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
+            parts.append(output)
+    return np.concatenate(parts) if len({part.shape[1:] for part in parts}) == 1 else None
 
 
 def _measured(
-    output: np.ndarray | None, labels: np.ndarray
+    output: np.ndarray, labels: np.ndarray
 ) -> tuple[str, float, float, str, np.ndarray] | None:
     """Returns metric, its value, that of a constant answer, this answer, and all answers.
 
     The answers are floats, or classes as the labels have them. None if they cannot be compared.
     """
-    if output is None or output.size == 0 or (is_float(output) and not np.isfinite(output).all()):
+    if output.size == 0 or (is_float(output) and not np.isfinite(output).all()):
         return None
     answers = output.reshape(len(labels), -1)
     are_scores = is_float(answers)
