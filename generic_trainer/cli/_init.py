@@ -26,6 +26,8 @@ _SAMPLE = "houses.csv.txt"
 _SAMPLE_LABEL = "price"
 _TRAIN_SHARE = 2 / 3
 _LINE = 80
+_REQUEST = "request.json"
+_LONGEST_INSTANCE = 2000  # characters of a row in the README; a longer one is in a file
 
 
 def add_to(commands: Any) -> None:
@@ -71,13 +73,16 @@ def _init(options: argparse.Namespace) -> int:
     profile = profile_of(table, options.label or _SAMPLE_LABEL)
     name = Path(options.table or _SAMPLE.removesuffix(".txt")).name
     name = re.sub(r"[^\w.-]", "_", name.removesuffix(SUFFIX)) + SUFFIX
-    written = [root / file for file in (*_TEMPLATES, _SCHEMA, f"data/{name}")]
+    values = _values(table, profile, name)
+    files = [*_TEMPLATES, _SCHEMA, f"data/{name}"]
+    if values["request_file"]:
+        files.append(_REQUEST)
+    written = [root / file for file in files]
     if existing := [str(path) for path in written if path.exists()]:
         raise ConfigurationError(
             f"{', '.join(existing)} exists already: expected a directory without such files",
             path=options.directory,
         )
-    values = _values(table, profile, name)
     try:
         (root / "data").mkdir(parents=True, exist_ok=True)
         for path in written[: len(_TEMPLATES)]:
@@ -85,7 +90,9 @@ def _init(options: argparse.Namespace) -> int:
             path.write_text(_rendered(template, values), encoding="utf-8")
         write_schema(table, str(root / _SCHEMA))
         rows = itertools.chain([table.columns], *table.rows.values())
-        written[-1].write_text(as_csv(rows), encoding="utf-8")
+        (root / "data" / name).write_text(as_csv(rows), encoding="utf-8")
+        if values["request_file"]:
+            (root / _REQUEST).write_text(f"{values['request']}\n", encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(
             f"{error.filename} cannot be written: {error.strerror}", path=options.directory
@@ -115,6 +122,7 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
         for column, argument in arguments.items()
     }
     probabilities = "probability" if profile.task == "two classes" else "probabilities"
+    row = json.dumps(instance, ensure_ascii=False)
     request = {"signature_name": "columns", "instances": [instance]}
     return {
         **vars(profile),
@@ -122,8 +130,9 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
         "name": name.removesuffix(SUFFIX),
         "steps": math.ceil(profile.rows * _TRAIN_SHARE / profile.batch_size),
         "eval_steps": math.ceil(profile.rows * (1 - _TRAIN_SHARE) / profile.batch_size),
-        "instance": json.dumps(instance, ensure_ascii=False),
-        "request": shlex.quote(json.dumps(request, ensure_ascii=False)),
+        "instance": row,
+        "request": json.dumps(request, ensure_ascii=False),
+        "request_file": _REQUEST if len(row) > _LONGEST_INSTANCE else "",
         # The label is an output as well.
         "probabilities": f"{probabilities}_2" if profile.label == probabilities else probabilities,
         "model_name": re.sub(r"\W", "_", name.removesuffix(SUFFIX)),
@@ -145,6 +154,7 @@ def _rendered(template: str, values: dict[str, Any]) -> str:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
     )
     environment.filters["literal"] = _literal
+    environment.filters["quoted"] = shlex.quote
     return environment.from_string(template).render(values)
 
 
