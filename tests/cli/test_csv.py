@@ -220,3 +220,12 @@ def test_files_of_splits_with_other_columns_name_the_difference(tmp_path: Path) 
 
     with pytest.raises(DataError, match=r"it lacks place, and has besides town$"):
         read_csv({split: str(tmp_path / f"{split}.csv") for split in ("train", "eval")})
+
+
+def test_records_are_no_table(tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        writer.write(tf.train.Example().SerializeToString())
+
+    with pytest.raises(DataError, match="it is a file of TFRecords, and no text"):
+        read_csv({"": path})
