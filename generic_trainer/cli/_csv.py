@@ -9,7 +9,6 @@ in a column of numbers.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -126,13 +125,8 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
             have different columns, or a column of numbers has a cell that is not a number.
     """
     sheets = {split: read_sheet(path) for split, path in paths.items()}
-    first, *others = sheets.values()
-    for sheet in others:
-        if sheet.names != first.names:
-            raise DataError(
-                f"{sheet.path}: expected the columns {first.names}, found {sheet.names}",
-                path=sheet.path,
-            )
+    first = next(iter(sheets.values()))
+    sheets = {split: _in_order(sheet, first) for split, sheet in sheets.items()}
     columns: dict[str, type] = {}
     problems: list[str] = []
     empty: dict[str, EmptyCells] = {}
@@ -154,6 +148,25 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         rows = sum(len(sheet.rows) for sheet in sheets.values())
         _logger.info("%s: empty cells in %s rows: %s", first.path, f"{rows:,}", listed(counts))
     return Table(columns, {split: sheet.rows for split, sheet in sheets.items()}, empty, first.path)
+
+
+def _in_order(sheet: Sheet, first: Sheet) -> Sheet:
+    """Returns a sheet with its columns in the order of those of the first one."""
+    if sheet.names == first.names:
+        return sheet
+    lacks = [name for name in first.names if name not in sheet.names]
+    adds = [name for name in sheet.names if name not in first.names]
+    if lacks or adds:
+        differences = {"lacks": lacks, "has besides": adds}
+        found = ", and ".join(
+            f"{verb} {listed(names)}" for verb, names in differences.items() if names
+        )
+        raise DataError(
+            f"{sheet.path}: expected the columns of {first.path}, but it {found}", path=sheet.path
+        )
+    places = [sheet.names.index(name) for name in first.names]
+    rows = [[row[place] for place in places] for row in sheet.rows]
+    return dataclasses.replace(sheet, names=first.names, rows=rows)
 
 
 def is_empty(cell: str) -> bool:
@@ -316,8 +329,12 @@ def _type(cells: Sequence[str]) -> type:
 def _type_of(cell: str) -> type:
     """Returns the type of a cell in UTF-8: digits and spaces beyond ASCII are text, as in TFX."""
     encoded = cell.encode()
-    with contextlib.suppress(ValueError):
+    # Faster than contextlib.suppress, for millions of cells.
+    try:
         return int if -(2**63) <= int(encoded) < 2**63 else str
-    with contextlib.suppress(ValueError):
+    except ValueError:
+        pass
+    try:
         return type(float(encoded))
-    return str
+    except ValueError:
+        return str

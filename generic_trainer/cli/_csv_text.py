@@ -117,6 +117,8 @@ def decoded(path: str, content: bytes) -> str:
             return content.decode(encoding)
     if content.startswith(_GZIP):
         raise ValueError("it is packed by gzip, and no text: unpack it first")
+    if content[4:8] == bytes(4):  # the upper half of the length of the first record
+        raise ValueError("it is a file of TFRecords, and no text")
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -85,8 +85,16 @@ def csv_files_of(options: argparse.Namespace) -> dict[str, str]:
     if csv_files and len(csv_files) < len(files):
         raise errors.ConfigurationError(
             f"{options.named('train')} and {options.named('eval')}: expected both to be {SUFFIX} "
-            f"files or neither, but one is {csv_files[0]}"
+            f"files, which are not packed, or neither; found {' and '.join(files.values())}"
         )
+    for path in csv_files:
+        if not os.path.exists(path) and (matches := [] if is_remote(path) else glob.glob(path)):
+            raise errors.ConfigurationError(
+                f"{path} is a pattern of files, {len(matches)} in number: expected one {SUFFIX} "
+                "file for each split. Join those of a split, or write them as TFRecords of "
+                "tf.Examples.",
+                path=path,
+            )
     return files if csv_files else {}
 
 

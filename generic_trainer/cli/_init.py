@@ -27,6 +27,8 @@ _SAMPLE = "houses.csv.txt"
 _SAMPLE_LABEL = "price"
 _TRAIN_SHARE = 2 / 3
 _LINE = 80
+_REQUEST = "request.json"
+_LONGEST_INSTANCE = 2000  # characters of a row in the README; a longer one is in a file
 
 
 def add_to(commands: Any) -> None:
@@ -72,13 +74,16 @@ def _init(options: argparse.Namespace) -> int:
     profile = profile_of(table, options.label or _SAMPLE_LABEL)
     name = Path(options.table or _SAMPLE.removesuffix(".txt")).name
     name = re.sub(r"[^\w.-]", "_", name.removesuffix(SUFFIX)) + SUFFIX
-    written = [root / file for file in (*_TEMPLATES, _SCHEMA, f"data/{name}")]
+    values = _values(table, profile, name)
+    files = [*_TEMPLATES, _SCHEMA, f"data/{name}"]
+    if values["request_file"]:
+        files.append(_REQUEST)
+    written = [root / file for file in files]
     if existing := [str(path) for path in written if path.exists()]:
         raise ConfigurationError(
             f"{', '.join(existing)} exists already: expected a directory without such files",
             path=options.directory,
         )
-    values = _values(table, profile, name)
     rows = itertools.chain([table.columns], *table.rows.values())
     made: list[Path] = []
     try:
@@ -90,6 +95,8 @@ def _init(options: argparse.Namespace) -> int:
             elif path.name in _TEMPLATES:
                 template = (templates / f"{path.name}.txt").read_text(encoding="utf-8")
                 write_whole(str(path), _rendered(template, values))
+            elif path.name == _REQUEST:
+                write_whole(str(path), f"{values['request']}\n")
             else:
                 write_whole(str(path), as_csv(rows))
     except OSError as error:
@@ -123,6 +130,7 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
         for column, argument in arguments.items()
     }
     probabilities = "probability" if profile.task == "two classes" else "probabilities"
+    row = json.dumps(instance, ensure_ascii=False)
     request = {"signature_name": "columns", "instances": [instance]}
     return {
         **vars(profile),
@@ -130,8 +138,9 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
         "name": name.removesuffix(SUFFIX),
         "steps": math.ceil(profile.rows * _TRAIN_SHARE / profile.batch_size),
         "eval_steps": math.ceil(profile.rows * (1 - _TRAIN_SHARE) / profile.batch_size),
-        "instance": json.dumps(instance, ensure_ascii=False),
-        "request": shlex.quote(json.dumps(request, ensure_ascii=False)),
+        "instance": row,
+        "request": json.dumps(request, ensure_ascii=False),
+        "request_file": _REQUEST if len(row) > _LONGEST_INSTANCE else "",
         # The label is an output as well.
         "probabilities": f"{probabilities}_2" if profile.label == probabilities else probabilities,
         "model_name": re.sub(r"\W", "_", name.removesuffix(SUFFIX)),
@@ -153,6 +162,7 @@ def _rendered(template: str, values: dict[str, Any]) -> str:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
     )
     environment.filters["literal"] = _literal
+    environment.filters["quoted"] = shlex.quote
     return environment.from_string(template).render(values)
 
 

@@ -14,6 +14,7 @@ from generic_trainer._core.texts import load_schema
 from generic_trainer.cli._csv import read_csv, write_examples, write_schema
 from generic_trainer.cli._csv_text import as_csv, sheet_of_text
 from generic_trainer.data import parse_spec
+from generic_trainer.errors import DataError
 from tests import helpers
 
 ROWS = [(str(area), f"{area}.5", ["north", "west"][area % 2]) for area in range(120)]
@@ -201,3 +202,30 @@ def test_what_is_written_is_read_as_the_same_cells() -> None:
     rows = [["name", "other\rname"], *([cell, "1"] for cell in breaks)]
     sheet = sheet_of_text("written.csv", as_csv(rows))
     assert [sheet.names, *sheet.rows] == rows
+
+
+def test_files_of_splits_may_order_their_columns_differently(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("area,price,place\n1,2.5,north\n")
+    (tmp_path / "eval.csv").write_text("place;price;area\nwest;4,5;3\n")
+
+    read = read_csv({split: str(tmp_path / f"{split}.csv") for split in ("train", "eval")})
+
+    assert read.columns == {"area": int, "price": float, "place": str}
+    assert read.rows == {"train": [["1", "2.5", "north"]], "eval": [["3", "4.5", "west"]]}
+
+
+def test_files_of_splits_with_other_columns_name_the_difference(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("area,price,place\n1,2.5,north\n")
+    (tmp_path / "eval.csv").write_text("area,price,town\n1,2.5,north\n")
+
+    with pytest.raises(DataError, match=r"it lacks place, and has besides town$"):
+        read_csv({split: str(tmp_path / f"{split}.csv") for split in ("train", "eval")})
+
+
+def test_records_are_no_table(tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        writer.write(tf.train.Example().SerializeToString())
+
+    with pytest.raises(DataError, match="it is a file of TFRecords, and no text"):
+        read_csv({"": path})

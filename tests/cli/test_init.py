@@ -114,6 +114,26 @@ def test_no_name_of_a_column_breaks_the_project(tmp_path: Path) -> None:
         assert module["LABEL"] == label
 
 
+def test_a_long_row_is_a_file_and_no_argument(tmp_path: Path) -> None:
+    """Linux takes no argument of more than 128 KiB."""
+    names = [f"measurement_{number}" for number in range(300)]
+    lines = [",".join([*names, "y"]), *(",".join([f"{row}.5"] * 301) for row in range(40))]
+    (tmp_path / "wide.csv").write_text("\n".join(lines) + "\n")
+    project = tmp_path / "project"
+
+    assert (
+        cli.main(["init", str(project), "--from", str(tmp_path / "wide.csv"), "--label", "y"]) == 0
+    )
+
+    readme = (project / "README.md").read_text()
+    assert max(map(len, readme.splitlines())) < 500
+    assert "curl -d @request.json " in readme
+    (instance,) = json.loads((project / "request.json").read_text())["instances"]
+    code = re.findall("^(import json|row = .*)$", readme, re.MULTILINE)
+    printed = run_python("-c", "\n".join([*code, "print(json.dumps(row))"]), cwd=project).stdout
+    assert json.loads(printed) == instance == dict.fromkeys(names, 0.5)
+
+
 def test_means_and_words_are_those_of_the_training_rows(tmp_path: Path) -> None:
     lines = [f"{row % 83},{row % 31},{'?!'[row % 2]} {'.' * (row % 79)},{row}" for row in range(99)]
     (tmp_path / "table.csv").write_text("\n".join(["time,rooms,marks,y", *lines]))
