@@ -45,7 +45,12 @@ _NEEDED = {
 # Names of 0.12 → of 0.13. They count steps, of `batches_per_step` batches each.
 _STEPS = {"max_steps": "max_length", "target_trial_steps": "max_length", "step_budget": "budget"}
 _PERIODS = ("min_validation_period", "min_checkpoint_period")  # a bare number counts steps, too
-_WITHOUT_MEANING = ("bind_mounts", "debug", "internal", "labels", "security", "tensorboard_storage")
+_WITHOUT_MEANING = (
+    *("bind_mounts", "debug", "internal", "labels", "security", "tensorboard_storage"),
+    # of later releases of Determined
+    *("integrations", "log_policies", "pbs", "preemption_timeout", "profiling", "project"),
+    *("retention_policy", "slurm", "workspace"),
+)
 _NOT_CHECKED = ("description", "experiment_config", "name", *_WITHOUT_MEANING)
 _OF_A_JOB = ("checkpoint_storage", "environment")  # mean something only in the job of a script
 # Of TFX's own `custom_config`, which may be the experiment configuration too.

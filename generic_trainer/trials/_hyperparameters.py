@@ -8,6 +8,9 @@
 
 Each is the mapping that a YAML file would have, so that configurations can be written as JSON.
 
+A mapping without a `type` may have others within it, as in
+`{"optimizer": {"name": "adam", "lr": Log(-4, -2)}}`.
+
 Source: `determined.Constant` etc. of Determined 0.12 and 0.13, which take no `count`.
 """
 
@@ -24,6 +27,7 @@ Hyperparameter = dict[str, Any]
 _DEFAULT_BASE = 10
 _MOST_POINTS = 1_000_000  # of a grid search: more are a typing error, and would fill the memory
 
+_GROUP = "group"  # the `type` of a mapping in which there are ranges; nobody writes it
 _OPTIONAL = {"base", "count"}
 _FIELDS = {
     "const": ["val"],
@@ -70,7 +74,8 @@ def Log(
 def parse_hyperparameters(values: Mapping[str, Any]) -> dict[str, Hyperparameter]:
     """Reads the section `hyperparameters` of an experiment configuration.
 
-    A mapping with a `type` is a constant or a range, any other value is a constant.
+    A mapping with a `type` is a constant or a range, one without is a constant or has some within
+    it; any other value is a constant.
 
     Raises:
         ConfigurationError: with everything that is wrong.
@@ -83,7 +88,8 @@ def parse_hyperparameters(values: Mapping[str, Any]) -> dict[str, Hyperparameter
         if not isinstance(name, str):
             problems.append(f"expected names that are texts, found {describe(name)}")
         elif not (isinstance(value, Mapping) and "type" in value):
-            parsed[name] = Constant(value)
+            parsed[name], within = _parse_group(value)
+            problems += [f"{name}.{problem}" for problem in within]
         elif problem := _problem(value):
             problems.append(f"{name}: {problem}")
         else:
@@ -95,7 +101,7 @@ def parse_hyperparameters(values: Mapping[str, Any]) -> dict[str, Hyperparameter
 def sample(hyperparameters: Mapping[str, Hyperparameter], seed: int) -> dict[str, Any]:
     """Draws one value for each; the same seed draws the same values."""
     source = random.Random(seed)
-    return {name: _draw(hyperparameters[name], source) for name in sorted(hyperparameters)}
+    return _draw_all(hyperparameters, source)
 
 
 def grid(hyperparameters: Mapping[str, Hyperparameter]) -> Iterator[dict[str, Any]]:
@@ -104,9 +110,30 @@ def grid(hyperparameters: Mapping[str, Hyperparameter]) -> Iterator[dict[str, An
     Raises:
         ConfigurationError: a range of real numbers has no `count`.
     """
-    names = sorted(hyperparameters)
+    names = sorted(hyperparameters, key=str)
     for values in itertools.product(*(_points(hyperparameters[name]) for name in names)):
         yield dict(zip(names, values, strict=True))
+
+
+def _parse_group(value: Any) -> tuple[Hyperparameter, list[str]]:
+    """Returns a value without a `type`, with the ranges within it, and what is wrong with these.
+
+    Within a mapping of the user's own, `type` may be a name like any other.
+    """
+    members: dict[str, Hyperparameter] = {}
+    problems = []
+    for name, member in value.items() if isinstance(value, Mapping) else ():
+        kind = member.get("type") if isinstance(member, Mapping) else None
+        if not (isinstance(kind, str) and member.keys() & {*_FIELDS.get(kind, ())}):
+            members[name], within = _parse_group(member)
+            problems += [f"{name}.{problem}" for problem in within]
+        elif problem := _problem(member):
+            problems.append(f"{name}: {problem}")
+        else:
+            members[name] = dict(member)
+    if all(members[name] == Constant(value[name]) for name in members):
+        return Constant(value), problems
+    return {"type": _GROUP, "members": members}, problems
 
 
 def _range(kind: str, minval: float, maxval: float, count: int | None) -> Hyperparameter:
@@ -150,12 +177,21 @@ def _has_powers(value: Mapping[str, Any]) -> bool:
         return False
 
 
+def _draw_all(
+    hyperparameters: Mapping[str, Hyperparameter], source: random.Random
+) -> dict[str, Any]:
+    names = sorted(hyperparameters, key=str)
+    return {name: _draw(hyperparameters[name], source) for name in names}
+
+
 def _draw(hyperparameter: Hyperparameter, source: random.Random) -> Any:
     kind = hyperparameter["type"]
     if kind == "const":
         return hyperparameter["val"]
     if kind == "categorical":
         return source.choice(list(hyperparameter["vals"]))
+    if kind == _GROUP:
+        return _draw_all(hyperparameter["members"], source)
     bounds = hyperparameter["minval"], hyperparameter["maxval"]
     if kind == "int":
         return source.randint(*map(int, bounds))
@@ -170,6 +206,8 @@ def _points(hyperparameter: Hyperparameter) -> list[Any]:
         return [hyperparameter["val"]]
     if kind == "categorical":
         return list(hyperparameter["vals"])
+    if kind == _GROUP:
+        return list(grid(hyperparameter["members"]))
     lowest = hyperparameter["minval"]
     highest = hyperparameter["maxval"]
     count = hyperparameter.get("count")

@@ -131,6 +131,8 @@ def test_fields_without_a_meaning_here_are_named_once(caplog):
     config = {
         "description": "x",
         "bind_mounts": [{"host_path": "/data"}],
+        "profiling": {"enabled": True},  # as other fields of later releases
+        "workspace": "Uncategorized",
         "checkpoint_storage": {"type": "gcs"},
         "optimizations": {"gradient_compression": True, "mixed_precision": "O0"},
         "resources": {"agent_label": "", "priority": 3},
@@ -140,7 +142,7 @@ def test_fields_without_a_meaning_here_are_named_once(caplog):
     [record] = caplog.records
     assert record.getMessage().endswith(
         ": bind_mounts, checkpoint_storage, optimizations.gradient_compression, "
-        "resources.priority, searcher.max_trials"
+        "profiling, resources.priority, searcher.max_trials, workspace"
     )
 
 

@@ -30,6 +30,34 @@ def test_ranges_and_constants_are_told_apart():
     }
 
 
+def test_ranges_within_mappings_are_drawn_too():
+    written = {
+        "optimizer": {"name": "adam", "rate": Log(-4, -2), "deep": {"k": Constant(5)}},
+        "kind": Categorical(["a"]),
+    }
+    drawn = sample(parse_hyperparameters(written), seed=1)
+    assert drawn["optimizer"].pop("rate") == pytest.approx(1e-3, rel=9.01)
+    assert drawn == {"kind": "a", "optimizer": {"name": "adam", "deep": {"k": 5}}}
+
+
+def test_grids_have_the_points_of_ranges_within_mappings():
+    parsed = parse_hyperparameters({"a": {"b": Integer(1, 2), "c": {"d": Categorical("xy")}}})
+    points = [point["a"] for point in grid(parsed)]
+    assert points == [{"b": b, "c": {"d": d}} for b in (1, 2) for d in "xy"]
+
+
+@pytest.mark.parametrize(
+    "own", [{"of": {"type": "adam", "rate": 0.1}}, {"of": {"type": "int"}}, {1: {"type": None}}, {}]
+)
+def test_a_mapping_of_ones_own_stays_as_it_is(own):
+    assert parse_hyperparameters({"own": own}) == {"own": Constant(own)}
+
+
+def test_a_wrong_range_within_a_mapping_is_told_with_its_path():
+    with pytest.raises(ConfigurationError, match=r"a\.b\.c: minval 3 is above maxval 1"):
+        parse_hyperparameters({"a": {"b": {"c": Integer(3, 1)}}})
+
+
 def test_samples_follow_the_seed_and_stay_within_their_ranges():
     ranges = {
         "units": Integer(1, 3),
