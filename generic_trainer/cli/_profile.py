@@ -80,7 +80,11 @@ def profile_of(table: Table, label: str) -> Profile:
             columns["numbers"].append(name)
         elif all(map(_DATE.fullmatch, distinct)):
             columns["texts"].append(name)
-            remarks.append(f"{name!r} has dates, read as text: columns of year and month say more.")
+            remarks.append(
+                f"{name!r} has dates, read as text: columns of year and month say more. Rows of all "
+                "dates are evaluated; to forecast, name files with --train and --eval, the latter "
+                "of the last dates."
+            )
         elif len(distinct) <= min(_MOST_CATEGORIES, len(filled) // 2):
             columns["categories"].append(name)
         elif len(distinct) == len(filled) and not any(" " in cell.strip() for cell in distinct):
