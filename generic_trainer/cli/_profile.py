@@ -81,9 +81,9 @@ def profile_of(table: Table, label: str) -> Profile:
         elif all(map(_DATE.fullmatch, distinct)):
             columns["texts"].append(name)
             remarks.append(
-                f"{name!r} has dates, read as text: columns of year and month say more. Rows of all "
-                "dates are evaluated; to forecast, name files with --train and --eval, the latter "
-                "of the last dates."
+                f"{name!r} has dates, read as text: columns of year and month say more. Rows of "
+                "all dates are evaluated; to forecast, name files with --train and --eval, the "
+                "latter of the last dates."
             )
         elif len(distinct) <= min(_MOST_CATEGORIES, len(filled) // 2):
             columns["categories"].append(name)
