@@ -22,6 +22,8 @@ _CHUNK_BYTES = 1 << 20
 _SMALL_BYTES = 4 << 20
 _END_BYTES = 64 << 10
 _OBJECT_STORES = ("gs://", "s3://", "az://")
+# Errors of a disk or a quota that is full, or of more than `ulimit -f` allows.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Errors of a directory in which only this file may be written, or that a file is mounted in.
 _IN_PLACE_ONLY = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 # File systems with lasting inodes, whose change times no program can set.

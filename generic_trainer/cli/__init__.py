@@ -21,7 +21,6 @@ Exit status: 0 success, 1 failure, 2 a wrong call. `run` and `publish` also exit
 
 import argparse
 import contextlib
-import errno
 import importlib
 import os
 import select
@@ -31,6 +30,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from generic_trainer import __version__
+from generic_trainer._core.files import DISK_FULL
 from generic_trainer._core.lazy import lazy_names
 from generic_trainer.cli._options import reject_unknown
 from generic_trainer.errors import ConfigurationError, GenericTrainerError
@@ -49,7 +49,6 @@ _COMMANDS = (
 _WRONG_CALL = 2
 _CLOSED_OUTPUT = 128 + signal.SIGPIPE  # the status that shells report for it
 _INTERRUPTED = 128 + signal.SIGINT
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # EFBIG: more than `ulimit -f` allows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _discard_output()
         return _CLOSED_OUTPUT
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in DISK_FULL:
             raise
         _discard_output()
         with contextlib.suppress(OSError):

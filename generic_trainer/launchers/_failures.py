@@ -16,7 +16,6 @@ These are the codes that Kubeflow's training operator distinguishes under `resta
 """
 
 import enum
-import errno
 import os
 import signal
 import sys
@@ -25,11 +24,11 @@ from typing import Any
 
 from generic_trainer import errors
 from generic_trainer._core.cluster import is_in_a_cluster
+from generic_trainer._core.files import DISK_FULL
 
 _LOST_EXIT_CODES = (130, 137, 138, 143)
 # Names in `tf.errors` of errors that TensorFlow raises in the peers of a lost worker.
 _LOST_PEER_ERRORS = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Failure(enum.Enum):
@@ -113,10 +112,11 @@ def signal_name(code: int) -> str | None:
 
 def _is_of_full_disk(error: BaseException) -> bool:
     if isinstance(error, OSError):
-        return error.errno in _FULL
-    # TensorFlow has one error for this and for a lack of memory, without a number.
-    if isinstance(error, _tensorflow_errors("ResourceExhaustedError")):
-        return any(os.strerror(number) in error.message for number in _FULL)
+        return error.errno in DISK_FULL
+    # TensorFlow has one error for this and for a lack of memory, without a number, and that of the
+    # end of a dataset for a file that is too large.
+    if isinstance(error, _tensorflow_errors("ResourceExhaustedError", "OutOfRangeError")):
+        return any(os.strerror(number) in error.message for number in DISK_FULL)
     return False
 
 
