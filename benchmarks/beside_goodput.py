@@ -115,6 +115,7 @@ def measured(name: str, every_s: float, epochs: int, folder: Path) -> list[str]:
     """Returns the cells of a peer's row."""
     command = [sys.executable, "-m", __spec__.name, "--train", name, str(folder), str(epochs)]
     wanted_s = epochs * _STEPS_PER_EPOCH * _STEP_S
+    (folder / "steps").write_text("0\n")
     began_s, kills, status = time.monotonic(), 0, 1
     while status and time.monotonic() - began_s < _GIVEN_UP * wanted_s:
         # A session of its own: the processes of Ray are to end with it.
@@ -132,7 +133,7 @@ def measured(name: str, every_s: float, epochs: int, folder: Path) -> list[str]:
     steps = (folder / "steps").read_text().splitlines()
     done = "never" if status else f"{took_s / 60:.1f}"
     share = "0 %" if status else f"{wanted_s / took_s:.0%}"
-    return [name, done, share, str(kills), f"{len(steps):,}", max(steps, key=int)]
+    return [name, done, share, str(kills), f"{len(steps) - 1:,}", max(steps, key=int)]
 
 
 def main() -> None:

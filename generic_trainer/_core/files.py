@@ -46,6 +46,8 @@ def absolute_pattern(pattern: str) -> str:
     """Returns a local pattern of files as an absolute one; a remote one as it is."""
     if not pattern or is_remote(pattern) or os.path.isabs(pattern):
         return pattern
+    if os.path.exists(pattern):  # its name may look like a pattern: "base[1]"
+        return glob.escape(os.path.abspath(pattern))
     return os.path.join(glob.escape(os.getcwd()), os.path.normpath(pattern))
 
 
@@ -130,28 +132,33 @@ def write_whole(path: str, content: str | bytes) -> None:
 def replace_content(path: str, content: bytes) -> None:
     """Replaces the content of a local file: after a crash it has the old one or the new one.
 
-    The file keeps its mode, and a link to it stays one.
+    The file keeps its mode and its owner, and a link to it stays one. If it has other names, or
+    nothing else may be written beside it, it is written in place.
 
     Raises:
-        OSError: the disk is full, for example; the file is unchanged.
+        OSError: the disk is full, for example; the file is unchanged unless it has other names.
     """
     path = os.path.realpath(path)
-    part = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.part"
+    status = os.stat(path)
+    part = os.path.join(os.path.dirname(path), f".{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
-        shutil.copy2(path, part)
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        if status.st_nlink == 1:  # the other names of the file would keep the old content
+            shutil.copy2(path, part)
+            os.chown(part, status.st_uid, status.st_gid)
+            with open(part, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+            return
     except OSError as error:
         if error.errno not in _IN_PLACE_ONLY:
             raise
-        with open(path, "wb") as file:
-            file.write(content)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part)
+    with open(path, "wb") as file:
+        file.write(content)
 
 
 def read_whole(path: str) -> bytes:

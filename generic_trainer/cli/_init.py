@@ -86,8 +86,9 @@ def _init(options: argparse.Namespace) -> int:
         )
     rows = itertools.chain([table.columns], *table.rows.values())
     made: list[Path] = []
+    path = root / "data"
     try:
-        (root / "data").mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
         for path in written:
             made.append(path)
             if path.name == _SCHEMA:
@@ -100,8 +101,8 @@ def _init(options: argparse.Namespace) -> int:
             else:
                 write_whole(str(path), as_csv(rows))
     except OSError as error:
-        for path in made:  # or the next call would find them, and refuse to write
-            path.unlink(missing_ok=True)
+        for file in made:  # or the next call would find them, and refuse to write
+            file.unlink(missing_ok=True)
         raise ConfigurationError(
             f"{path} cannot be written: {error.strerror}", path=options.directory
         ) from error

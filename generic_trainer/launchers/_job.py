@@ -153,6 +153,7 @@ class TrainingRequest:
         for made_absolute, names in ((_absolute, _PATHS), (absolute_pattern, _PATTERNS)):
             for name in names:
                 object.__setattr__(self, name, _each(made_absolute, getattr(self, name)))
+        object.__setattr__(self, "extra_inputs", _each(_absolute_path, self.extra_inputs))
 
     @property
     def staging_dir(self) -> str:
@@ -186,13 +187,18 @@ class TrainingRequest:
 
 _PATHS = (
     *("user_code", "examples_format", "model_dir", "model_run_dir", "scratch_dir", "schema_path"),
-    *("transform_graph_path", "base_model", "raw_examples", "extra_inputs", "sign_with"),
+    *("transform_graph_path", "base_model", "raw_examples", "sign_with"),
 )
 _PATTERNS = ("train_files", "eval_files", "split_files", "statistics_path")
 
 
 def _absolute(path: str) -> str:
     return absolute(path) if path and not os.path.isabs(path) else path
+
+
+def _absolute_path(uri: str) -> str:
+    """Returns a URI that is a local path as an absolute one; others name models of a service."""
+    return _absolute(uri) if os.path.exists(uri) else uri
 
 
 def _each(function: Callable[[str], str], value: Any) -> Any:

@@ -118,20 +118,23 @@ def grid(hyperparameters: Mapping[str, Hyperparameter]) -> Iterator[dict[str, An
 def _parse_group(value: Any) -> tuple[Hyperparameter, list[str]]:
     """Returns a value without a `type`, with the ranges within it, and what is wrong with these.
 
-    Within a mapping of the user's own, `type` may be a name like any other.
+    Within a mapping of the user's own, `type` may be a name like any other: a range has values or
+    limits besides.
     """
     members: dict[str, Hyperparameter] = {}
     problems = []
     for name, member in value.items() if isinstance(value, Mapping) else ():
         kind = member.get("type") if isinstance(member, Mapping) else None
-        if not (isinstance(kind, str) and member.keys() & {*_FIELDS.get(kind, ())}):
+        fields = {*_FIELDS.get(kind, ())} - _OPTIONAL if isinstance(kind, str) else set()
+        if not (fields and fields & member.keys()):
             members[name], within = _parse_group(member)
             problems += [f"{name}.{problem}" for problem in within]
         elif problem := _problem(member):
             problems.append(f"{name}: {problem}")
         else:
             members[name] = dict(member)
-    if all(members[name] == Constant(value[name]) for name in members):
+    # By identity, as arrays cannot be compared.
+    if all(each.get("val", each) is value[name] for name, each in members.items()):
         return Constant(value), problems
     return {"type": _GROUP, "members": members}, problems
 

@@ -158,6 +158,21 @@ def test_preload_that_fails_is_wrong_configuration(
     assert f"No module named '{module}'" in (tmp_path / "output").read_text()
 
 
+def test_preload_that_crashes_is_wrong_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retry would not help: TensorFlow may use an instruction that the processor lacks."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n"
+    (tmp_path / "crashing.py").write_text(code)
+    server = ForkServer(["crashing"])
+    try:
+        with pytest.raises(ConfigurationError, match="could not import crashing"):
+            server.wait_until_ready()
+    finally:
+        server.close()
+
+
 def test_killed_server_is_gone_and_told_so(server: ForkServer) -> None:
     pid = start(server, "start_child_and_wait", path=os.devnull + "-no-such-folder/pids")
     os.kill(psutil.Process(pid).ppid(), signal.SIGKILL)

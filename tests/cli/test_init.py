@@ -210,6 +210,17 @@ def test_a_table_without_a_task_is_refused(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("taken", ["new", "new/data"])
+def test_a_file_where_the_project_needs_a_directory_is_named(
+    taken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / taken).parent.mkdir(exist_ok=True)
+    (tmp_path / taken).write_text("mine")
+    assert cli.main(["init", str(tmp_path / "new")]) == 2
+    assert f"{tmp_path / 'new' / 'data'} cannot be written" in capsys.readouterr().err
+    assert (tmp_path / taken).read_text() == "mine"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("label", [lambda row: row % 83 * 1.5, lambda row: "abc"[row % 83 // 28]])
 def test_the_model_of_the_project_learns_and_predicts(

@@ -64,6 +64,15 @@ def test_a_file_is_replaced_whole_and_keeps_its_mode(
     assert {*tmp_path.iterdir()} == {file, link}
 
 
+def test_all_names_of_a_file_have_its_new_content(tmp_path: Path) -> None:
+    file, other = tmp_path / "file.py", tmp_path / "other.txt"
+    file.write_text(PATCHED)
+    os.link(file, other)
+    assert cli.main(["migrate", str(file), "--write"]) == 1
+    assert file.read_text() == other.read_text() != PATCHED
+    assert {*tmp_path.iterdir()} == {file, other}
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_of_tfx(example: Path, tmp_path: Path) -> None:
     assert len(EXAMPLES) >= 6

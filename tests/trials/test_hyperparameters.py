@@ -1,5 +1,6 @@
 """Constants, ranges, samples and grids."""
 
+import numpy as np
 import pytest
 
 from generic_trainer.errors import ConfigurationError
@@ -47,10 +48,25 @@ def test_grids_have_the_points_of_ranges_within_mappings():
 
 
 @pytest.mark.parametrize(
-    "own", [{"of": {"type": "adam", "rate": 0.1}}, {"of": {"type": "int"}}, {1: {"type": None}}, {}]
+    "own",
+    [
+        {"of": {"type": "adam", "rate": 0.1}},
+        {"of": {"type": "int"}},
+        {"of": {"type": "int", "count": 3}},
+        {"of": {"type": "log", "base": 2}},
+        {1: {"type": None}},
+        {},
+    ],
 )
 def test_a_mapping_of_ones_own_stays_as_it_is(own):
     assert parse_hyperparameters({"own": own}) == {"own": Constant(own)}
+
+
+def test_an_array_within_a_mapping_stays_as_it_is():
+    array = np.ones(2)
+    parsed = parse_hyperparameters({"a": {"b": array, "c": Constant(array)}})
+    drawn = sample(parsed, seed=1)["a"]
+    assert drawn["b"] is array and drawn["c"] is array
 
 
 def test_a_wrong_range_within_a_mapping_is_told_with_its_path():

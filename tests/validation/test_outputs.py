@@ -395,3 +395,26 @@ def test_rounding_that_a_model_multiplies_is_not_an_effect_of_other_rows(check: 
     examples = tuple(example(x=list(map(float, row))) for row in rows)
     report = check(serving(serve, SERIALIZED), dataclasses.replace(EVALUATED, examples=examples))
     assert report.passed, report.summary()
+
+
+def test_rounding_by_the_width_of_lists_is_a_warning(check: Check) -> None:
+    """Sums over a row that is padded to the longest list of its batch round otherwise."""
+
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        ragged = tf.io.RaggedFeature(tf.float32)
+        x = tf.io.parse_example(rows, {"x": ragged})["x"]
+        count = tf.cast(x.row_lengths(), tf.float32)[:, None]
+        known = tf.sequence_mask(x.row_lengths())
+        mean, of_squares = (
+            tf.reduce_sum(tf.where(known, values, 0.0), 1, keepdims=True) / count
+            for values in (x.to_tensor(), x.to_tensor() ** 2)
+        )
+        return {"y": of_squares - mean**2}
+
+    draw = np.random.default_rng(0)
+    lengths = [40] * 32 + [*draw.integers(30, 400, 200)]
+    examples = tuple(
+        example(x=list(map(float, 1000 + draw.normal(size=length)))) for length in lengths
+    )
+    report = check(serving(serve, SERIALIZED), dataclasses.replace(EVALUATED, examples=examples))
+    assert report["eval_rows"].status == "warn", report["eval_rows"]

@@ -145,15 +145,15 @@ class ForkServer:
         """Waits until the server has imported its modules.
 
         Raises:
-            ConfigurationError: an import failed.
-            ConnectionError: the server was killed.
+            ConfigurationError: an import failed, or crashed as without an instruction that it uses.
+            ConnectionError: the server was killed from outside.
         """
         if self._ready:
             return
         try:
             self._expect("ready")
         except ConnectionError as error:
-            if self._process.wait() < 0:
+            if self._process.wait() in (-signal.SIGKILL, -signal.SIGTERM):
                 raise
             modules = ", ".join(self._preload)
             raise ConfigurationError(

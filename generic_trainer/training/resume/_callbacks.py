@@ -163,8 +163,9 @@ def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
     directory = os.path.join(getattr(fn_args, "checkpoint_dir", None) or "", name)
     saved = _latest(directory)
     # Other workers may be here before the chief has written the last checkpoint.
-    is_trained = _exports.trained or (is_chief() and has_ended(directory, _run_dir(fn_args)))
-    if is_trained and not (saved and saved.metadata.get("done")):
+    is_trained = is_chief() and has_ended(directory, _run_dir(fn_args))
+    is_trained = is_trained or (_exports.trained and not _is_left_out(directory))
+    if is_trained and not _is_of_end(saved):
         raise TrainingError(
             f"{directory} has no checkpoint of the end of the fit, so its weights cannot be "
             "restored: another run of the same inputs, code and hyperparameters was published and "
@@ -178,6 +179,19 @@ def restore_weights(model: Any, fn_args: Any, *, name: str = "fit") -> bool:
         if not (is_keras_3(model) or model.built) or not model.weights:
             raise ValueError("the model has no weights yet: call it on a batch before")
     return True
+
+
+def _is_of_end(saved: SavedCheckpoint | None) -> bool:
+    return saved is not None and bool(saved.metadata.get("done"))
+
+
+def _is_left_out(directory: str) -> bool:
+    """Returns whether a run has trained by other fits alone: one of several may be optional."""
+    root = os.path.dirname(directory)
+    if gfile().isdir(directory) or not gfile().isdir(root):
+        return False
+    fits = (os.path.join(root, name.rstrip("/")) for name in gfile().listdir(root))
+    return any(_is_of_end(_latest(fit)) for fit in fits)
 
 
 def _latest(directory: str) -> SavedCheckpoint | None:

@@ -401,7 +401,7 @@ class Resume(_OfEitherKeras):
         replay.end(self._iterator, consumed, self._fit.lacking)
         self._restore()  # last, because reading batches again draws from the generators
         self.model.stop_training = goal.stopped or goal.done
-        self._fit.schedule.saved(goal.steps)
+        self._fit.schedule.begin(goal.steps)
 
     def _restore(self) -> None:
         with fitting(self._restored):

@@ -54,11 +54,15 @@ class Schedule:
         self._every_steps = every_steps
         self._every_s = every_s
         self._clock = clock
-        self._began_s = clock()
         # Without clocks, all workers count the same steps.
         self._strategy = strategy if every_steps is None else None
         self._next = CommonStep(None)
-        self.saved(0)
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """Starts counting from a step, and the time from which steps may be lost."""
+        self._began_s = self._clock()
+        self.saved(step)
 
     def saved(self, step: int) -> None:
         """Starts counting anew; all workers call this after the same step."""

@@ -9,15 +9,16 @@ which take most neighbours from each row::
 """
 
 import contextlib
+import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Finding
-from generic_trainer.validation._checks.predictions import RANDOM_REMEDY, first_difference
+from generic_trainer.validation._checks.predictions import first_difference, remedy_of_varying
 from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._report import keep_example
@@ -60,11 +61,29 @@ def beside_others(
         for start in range(0, len(rows) if keys else 0, _LARGE):
             part = rows[start : start + _LARGE]
             if found := _first_changed(model, name, scored, keys, part, size):
-                row, change, is_random = found
-                shown = keep_example(model.facts, row.example)
-                message = f"signature {name!r}, {row.what}: {change}; {shown}"
-                yield model.of_rows(certain, message, RANDOM_REMEDY if is_random else remedy)
+                shown = keep_example(model.facts, found.row.example)
+                message = f"signature {name!r}, {found.row.what}: {found.change}; {shown}"
+                if found.is_random:
+                    remedy = remedy_of_varying(model.signatures[name])
+                yield model.of_rows(certain and found.is_certain, message, remedy)
                 return
+
+
+@dataclasses.dataclass(frozen=True)
+class _Changed:
+    """A row with other outputs beside other rows.
+
+    Attributes:
+        row: the row.
+        change: how they differ, in words.
+        is_random: whether they differ in a second call, too.
+        is_certain: whether they differ by more than sums over lists of another width may.
+    """
+
+    row: ProbeRow
+    change: str
+    is_random: bool = False
+    is_certain: bool = True
 
 
 def _first_changed(
@@ -74,23 +93,32 @@ def _first_changed(
     keys: Sequence[str],
     rows: Sequence[ProbeRow],
     size: int,
-) -> tuple[ProbeRow, str, bool] | None:
-    """Returns the first row with other outputs beside other rows, how they differ, if at random."""
-    others = parsed(scored.feed.records)
+) -> _Changed | None:
+    """Returns the first row with other outputs beside other rows."""
+    with model.budget.charged():
+        others = parsed(scored.feed.records)
     examples = [*others, *(row.example for row in rows), *others]
+    rounds: set[str] = set()  # outputs that only rounding changes
 
     def call(batch: Sequence[Any]) -> _scoring.Outputs:
-        allowed = model.budget.allows(len(batch))
-        inputs = inputs_of(model.signatures[name], scored.feed, batch) if allowed else None
+        if not model.budget.allows(len(batch)):
+            return {}
+        with model.budget.charged():
+            inputs = inputs_of(model.signatures[name], scored.feed, batch)
         signature = model.loaded.signatures[name]
         outputs = {} if inputs is None else model.budget.call(signature, inputs, len(batch))
         return {key: np.atleast_1d(output) for key, output in outputs.items()}
 
-    def change_of(key: str, found: np.ndarray, usual: np.ndarray) -> str:
+    def change_of(key: str, found: np.ndarray, usual: np.ndarray, *, strictly: bool = True) -> str:
         with model.budget.charged():
-            is_half = key in scored.half
-            change = _scoring.difference(found, usual, scored.batch[key], is_half=is_half)
+            batch = scored.batch[key] if strictly else None
+            change = _scoring.difference(found, usual, batch, is_half=key in scored.half)
         return change[0] if change[1] else ""
+
+    def beside_copies(key: str, place: int, kept: Collection[int]) -> np.ndarray:
+        """Returns the output of a row in a batch of the same size, with copies of it for others."""
+        copies = [examples[p if p in kept else place] for p in range(len(examples))]
+        return call(copies).get(key, together[key])[place : place + 1]
 
     together = call(examples)
     groups = -(-len(rows) // size) if together else 0
@@ -99,17 +127,46 @@ def _first_changed(
         apart = call([examples[place] for place in places])
         for key, (n, place) in itertools.product(keys if apart else (), enumerate(places)):
             usual = together[key][place : place + 1]
-            if not (change := change_of(key, apart[key][n : n + 1], usual)):
+            if key in rounds or not (change := change_of(key, apart[key][n : n + 1], usual)):
                 continue
             # Rounding depends on the size of a batch, and a threshold may multiply it: the other
             # rows are the cause only if a batch of the same size differs without them.
-            copies = [examples[p if p in places else place] for p in range(len(examples))]
-            if not change_of(key, call(copies)[key][place : place + 1], usual):
-                return None
+            copied = beside_copies(key, place, places)
+            if not change_of(key, copied, usual):
+                rounds.add(key)
+                continue
             row = rows[place - len(others)]
             again = call(examples).get(key, together[key])[place : place + 1]
             if varied := change_of(key, again, usual):
-                return row, f"output {key!r} of a second call is {varied}", True
+                return _Changed(row, f"output {key!r} of a second call is {varied}", is_random=True)
+            # Sums over lists round by the width of the batch, which its longest lists decide.
+            wider = _wider(examples, places)
+            wide = beside_copies(key, place, {*places, *wider}) if wider else copied
             few = "" if size == 1 else f"in a batch of {len(places)} "
-            return row, f"{few}output {key!r} is {change} in a batch of {len(examples)}", False
+            return _Changed(
+                row,
+                f"{few}output {key!r} is {change} in a batch of {len(examples)}",
+                is_certain=all(change_of(key, x, usual, strictly=False) for x in (copied, wide)),
+            )
     return None
+
+
+def _wider(examples: Sequence[Any], places: Collection[int]) -> set[int]:
+    """Returns the places of lists that are longer than those of the feature at some places.
+
+    One place for each feature whose lists, or the texts in them, are of different lengths.
+    """
+    wider = set()
+    widths: dict[str, dict[tuple[int, int], list[int]]] = {}
+    for place, example in enumerate(examples):
+        for name, feature in example.features.feature.items():
+            kind = feature.WhichOneof("kind")
+            values = getattr(feature, kind).value if kind else ()
+            text = max(map(len, values), default=0) if kind == "bytes_list" else 0
+            if values:
+                widths.setdefault(name, {}).setdefault((len(values), text), []).append(place)
+    for by_width in widths.values():
+        longest = by_width[max(by_width)]
+        if len(by_width) > 1 and not {*longest} & {*places}:
+            wider.add(longest[-1])
+    return wider

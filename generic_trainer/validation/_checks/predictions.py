@@ -293,12 +293,7 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     """
     for name, scored in model.scored().items():
         signature = model.signatures[name]
-        remedy = RANDOM_REMEDY
-        if signature.assigned and not any(map(_RANDOM.match, signature.ops)):
-            remedy = (
-                "keep no state from call to call: export without stateful=True, or make the "
-                "state an input"
-            )
+        remedy = remedy_of_varying(signature)
         for key in sorted(scored.batch):
             changed, certain = scored.varies(key)
             if changed:
@@ -309,6 +304,16 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
         if name in model.serving_signatures and "Timestamp" in signature.ops:
             message = f"signature {name!r} reads the clock: the same rows have other outputs later"
             yield model.of_rows(False, message, "let the time be an input")
+
+
+def remedy_of_varying(signature: Signature) -> str:
+    """Returns the remedy for a signature whose second call gives other outputs."""
+    if signature.assigned and not any(map(_RANDOM.match, signature.ops)):
+        return (
+            "keep no state from call to call: export without stateful=True, or make the state an "
+            "input"
+        )
+    return RANDOM_REMEDY
 
 
 @check(needs=("scores",), decided_by="rows")

@@ -268,6 +268,15 @@ def test_weights_are_never_silently_those_from_before_the_end_of_the_fit(
         restore_weights(tiny_model(), later, name=name)
 
 
+def test_a_fit_that_the_run_has_left_out_is_no_lost_one(tmp_path: Path) -> None:
+    """`export_fn` of `publish --module-file` may restore an optional second fit."""
+    args = fn_args(tmp_path)
+    tiny_model().fit(ones(8), verbose=0, callbacks=resume_callbacks(args))
+    with exports_trained_weights():
+        assert restore_weights(tiny_model(), args)
+        assert not restore_weights(tiny_model(), args, name="fine_tuning")
+
+
 @pytest.mark.parametrize("ways", [("memory", "stream"), ("stream", "disk")])
 def test_examples_that_come_another_way_than_before_are_told_of(
     tmp_path: Path, keras: Any, examples: str, ways: tuple[str, str], caplog: Any

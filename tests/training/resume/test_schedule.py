@@ -41,6 +41,15 @@ def test_a_kill_at_any_moment_costs_ten_seconds_or_a_quarter_of_the_time_up_to_a
     assert due[-1] - due[-2] == 60
 
 
+def test_a_replay_counts_as_no_time_that_could_be_lost() -> None:
+    now_s = 0.0
+    schedule = Schedule(None, None, clock=lambda: now_s)
+    now_s = 300.0  # of a replay
+    schedule.begin(9000)
+    now_s = 310.0
+    assert schedule.is_due(9100, 0.0)
+
+
 def test_saving_takes_at_most_its_share_of_the_time() -> None:
     # 2 s at 1 % are paid for by 200 steps of 1 s; the first one is due before it is known.
     due = due_steps(steps=480, cost_s=2)
