@@ -5,7 +5,7 @@ import glob
 import os
 
 from generic_trainer import errors
-from generic_trainer._core.files import absolute, gfile, is_remote
+from generic_trainer._core.files import absolute_pattern, gfile, is_remote
 from generic_trainer.cli._csv import SUFFIX, Table, write_examples
 
 _SPLIT = "Split-"
@@ -126,7 +126,7 @@ def splits_of(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 def _pattern(path: str) -> str:
     """Returns the absolute path as a pattern; brackets in an existing one stand for themselves."""
-    return glob.escape(absolute(path)) if os.path.exists(path) else absolute(path)
+    return absolute_pattern(glob.escape(path) if os.path.exists(path) else path)
 
 
 def _matching(pattern: str) -> list[str]:

@@ -376,7 +376,7 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
         for label in contract.label_keys if contract else ():
             table.require_label(label)
         keep_empty_cells(table, scratch_dir)
-    schema_path = options.schema and absolute(options.schema)
+    schema_path = options.schema
     if table is not None and schema_path is None:
         schema_path = write_schema(table, os.path.join(scratch_dir, "schema.pbtxt"))
     user_code = bundle_module_file(options.module_file, scratch_dir, may_define=may_define)
@@ -406,7 +406,7 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
             transform_graph_path=_existing("transform_graph", options),
             base_model=_existing("base_model", options),
             custom_config=custom_config,
-            sign_with=options.sign_with and absolute(options.sign_with),
+            sign_with=options.sign_with,
             eval_config=texts.load_eval_config(_existing("eval_config", options)),
             **new_directories(output),  # last: a wrong option leaves no directories behind
         )
@@ -497,4 +497,4 @@ def _existing(name: str, options: argparse.Namespace) -> str | None:
         return None
     if not gfile().exists(path):
         raise errors.ConfigurationError(f"{options.named(name)}: {path} does not exist", path=path)
-    return absolute(path)  # for workers with another working directory
+    return path

@@ -85,8 +85,10 @@ def test_a_dry_run_keeps_nothing(
     assert sorted(os.listdir(tmp_path)) == ["data", "schema", "told.json", "trainer.py"]
 
 
-@pytest.mark.parametrize("given", ["--examples", "--train"])
-def test_brackets_in_a_path_stand_for_themselves(given: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", ["--examples", "--train", "--train pattern"])
+def test_brackets_in_a_path_stand_for_themselves(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "exp [v1]"
     helpers.write_examples(folder)
     told = tmp_path / "told.json"
@@ -95,7 +97,10 @@ def test_brackets_in_a_path_stand_for_themselves(given: str, tmp_path: Path) -> 
     )
     [train] = (folder / "Split-train").iterdir()
     [evaluation] = (folder / "Split-eval").iterdir()
-    words = [given, folder] if given == "--examples" else [given, train, "--eval", evaluation]
+    words = [given, folder] if given == "--examples" else ["--train", train, "--eval", evaluation]
+    if given == "--train pattern":  # and the brackets are those of the working directory
+        monkeypatch.chdir(folder)
+        words = ["--train", "Split-train/*", "--eval", "Split-eval/*"]
     assert run(helpers.write_module(tmp_path, tells), *words, "--dry-run", "--output", "runs") == 0
     assert json.loads(told.read_text())["num_examples"] == {"train": 10, "eval": 8}
 
