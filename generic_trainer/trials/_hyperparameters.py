@@ -87,13 +87,10 @@ def parse_hyperparameters(values: Mapping[str, Any]) -> dict[str, Hyperparameter
     for name, value in values.items():
         if not isinstance(name, str):
             problems.append(f"expected names that are texts, found {describe(name)}")
-        elif not (isinstance(value, Mapping) and "type" in value):
-            parsed[name], within = _parse_group(value)
-            problems += [f"{name}.{problem}" for problem in within]
-        elif problem := _problem(value):
-            problems.append(f"{name}: {problem}")
         else:
-            parsed[name] = dict(value)
+            is_range = isinstance(value, Mapping) and "type" in value
+            parsed[name], wrong = _parse(value, is_range=is_range)
+            problems += [f"{name}{problem}" for problem in wrong]
     raise_problems(ConfigurationError, "hyperparameters", problems)
     return parsed
 
@@ -115,6 +112,14 @@ def grid(hyperparameters: Mapping[str, Hyperparameter]) -> Iterator[dict[str, An
         yield dict(zip(names, values, strict=True))
 
 
+def _parse(value: Any, *, is_range: bool) -> tuple[Hyperparameter, list[str]]:
+    """Returns a hyperparameter, and what is wrong with it: the names that lead there, and why."""
+    if not is_range:
+        return _parse_group(value)
+    problem = _problem(value)
+    return dict(value), [f": {problem}"] if problem else []
+
+
 def _parse_group(value: Any) -> tuple[Hyperparameter, list[str]]:
     """Returns a value without a `type`, with the ranges within it, and what is wrong with these.
 
@@ -126,13 +131,9 @@ def _parse_group(value: Any) -> tuple[Hyperparameter, list[str]]:
     for name, member in value.items() if isinstance(value, Mapping) else ():
         kind = member.get("type") if isinstance(member, Mapping) else None
         fields = {*_FIELDS.get(kind, ())} - _OPTIONAL if isinstance(kind, str) else set()
-        if not (fields and fields & member.keys()):
-            members[name], within = _parse_group(member)
-            problems += [f"{name}.{problem}" for problem in within]
-        elif problem := _problem(member):
-            problems.append(f"{name}: {problem}")
-        else:
-            members[name] = dict(member)
+        is_range = bool(fields and fields & member.keys())
+        members[name], wrong = _parse(member, is_range=is_range)
+        problems += [f".{name}{problem}" for problem in wrong]
     # By identity, as arrays cannot be compared.
     if all(each.get("val", each) is value[name] for name, each in members.items()):
         return Constant(value), problems

@@ -111,8 +111,10 @@ class Signature:
         outputs = {key: tensor.info.name.partition(":") for key, tensor in self.outputs.items()}
         nodes = {node for node, _, _ in outputs.values()}
         call = self._graph.placed.get(("", nodes.pop())) if len(nodes) == 1 else None
-        called = self._graph.functions.get(call.attr["f"].func.name) if call is not None else None
-        if call is None or called is None:
+        if call is None or not call.op.endswith("PartitionedCall"):
+            return None  # to ask another node for its "f" would give it one
+        called = self._graph.functions.get(call.attr["f"].func.name)
+        if called is None:
             return None
         body = type(called)()
         body.CopyFrom(called)

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from rich.console import Console
+from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer.validation import ServingContract, ValidationReport, print_report
+from generic_trainer.validation._graph import Graph
+from generic_trainer.validation._signatures import Signature
 from tests.examples import example
 from tests.validation import models
 from tests.validation.catalogue.rows import export_v1
@@ -442,3 +445,12 @@ def test_of_signatures_that_compute_the_same_one_is_called(check: Check, tmp_pat
     assert "signature 'same' computes what 'serving_default' does: not called" in message
     for name in ("serving_default", "swapped", "renamed", "of_other_weights"):
         assert f"signature {name!r} scored" in message
+
+
+def test_looking_for_a_call_changes_no_node() -> None:
+    meta_graph = meta_graph_pb2.MetaGraphDef()
+    meta_graph.graph_def.node.add(name="sum", op="AddV2")
+    meta_graph.signature_def["s"].outputs["y"].name = "sum:0"
+    before = meta_graph.SerializeToString(deterministic=True)
+    assert Signature(meta_graph.signature_def["s"], Graph(meta_graph)).call is None
+    assert meta_graph.SerializeToString(deterministic=True) == before

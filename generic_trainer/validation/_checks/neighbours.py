@@ -51,6 +51,7 @@ def beside_others(
     """
     with contextlib.suppress(Exception):  # of a call that other checks report
         with model.budget.charged():
+            others = parsed(scored.feed.records)
             keys = [
                 key
                 for key, output in sorted(scored.batch.items())
@@ -60,7 +61,7 @@ def beside_others(
             ]
         for start in range(0, len(rows) if keys else 0, _LARGE):
             part = rows[start : start + _LARGE]
-            if found := _first_changed(model, name, scored, keys, part, size):
+            if found := _first_changed(model, name, scored, keys, others, part, size):
                 shown = keep_example(model.facts, found.row.example)
                 message = f"signature {name!r}, {found.row.what}: {found.change}; {shown}"
                 if found.is_random:
@@ -91,12 +92,11 @@ def _first_changed(
     name: str,
     scored: _scoring.Scores,
     keys: Sequence[str],
+    others: Sequence[Any],
     rows: Sequence[ProbeRow],
     size: int,
 ) -> _Changed | None:
     """Returns the first row with other outputs beside other rows."""
-    with model.budget.charged():
-        others = parsed(scored.feed.records)
     examples = [*others, *(row.example for row in rows), *others]
     rounds: set[str] = set()  # outputs that only rounding changes
 
