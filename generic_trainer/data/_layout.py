@@ -184,5 +184,8 @@ class DensePart:
             yield from zip(self.shapes, tf.unstack(values, axis=2), strict=True)
             return
         pieces = tf.split(values, list(self._sizes.values()), axis=2)
+        batches = tf.shape(values)[:2]
         for (key, shape), piece in zip(self.shapes.items(), pieces, strict=True):
-            yield key, tf.reshape(piece, tf.concat([tf.shape(values)[:2], shape], axis=0))
+            if len(shape) != 1:  # a piece is a vector of each row already
+                piece = tf.reshape(piece, tf.concat([batches, shape], axis=0))
+            yield key, piece
