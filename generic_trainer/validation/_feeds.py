@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from generic_trainer.validation._evidence import RECORDS
 from generic_trainer.validation._lists import DTYPE_OF_LIST, LISTS
-from generic_trainer.validation._model import RECORDS, ModelUnderTest
+from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_of, parsed
 from generic_trainer.validation._scoring import Feed
 from generic_trainer.validation._signatures import ParsedFeature, Signature, Tensor, feature_of
@@ -43,16 +44,16 @@ def feed_for(
     features = signature.features if serialized else {}
     # Transform's output is not an input of a graph that transforms by itself.
     if records is None:
-        records = [] if model.contract.examples_transformed else model.records
+        records = [] if model.contract.examples_transformed else model.evidence.records
     if whole:  # exactly so many
         records = list(itertools.islice(itertools.cycle(records), rows))
     if features:
         is_real = bool(records)
-        records = records or _made_up_examples(features.values(), model.schema, rows)
+        records = records or _made_up_examples(features.values(), model.evidence.schema, rows)
         inputs = {name: np.array(records, dtype=object)}
         return Feed(inputs, _REAL if is_real else _MADE_UP, is_real, True, whole, tuple(records))
     named = {} if serialized else input_features(model, signature)
-    made_up = _made_up_examples(named.values(), model.schema, rows)
+    made_up = _made_up_examples(named.values(), model.evidence.schema, rows)
     for examples, source in ((records, _REAL), (made_up, _MADE_UP)):
         if (columns := _columns(examples, tensors)) is not None:
             is_real = examples is records
@@ -87,8 +88,8 @@ def input_features(model: ModelUnderTest, signature: Signature) -> dict[str, Par
     """
     if model.contract.examples_transformed:
         return {}
-    known = {name: feature.dtype for name, feature in model.observed.items()}
-    known |= (model.feature_dtypes or {}) if model.schema is not None else {}
+    known = {name: feature.dtype for name, feature in model.evidence.observed.items()}
+    known |= (model.evidence.feature_dtypes or {}) if model.evidence.schema is not None else {}
     features = {}
     for key, tensor in signature.inputs.items():
         name = feature_of(key, known)

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core import internals
-from generic_trainer._core.texts import load_eval_config, load_schema, load_statistics, reason_of
-from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
+from generic_trainer._core.machine import resident_memory_mb
+from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
 from generic_trainer.validation._access import is_inside
 from generic_trainer.validation._check import Finding, Skip, if_concerned
 from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._evidence import Evidence
 from generic_trainer.validation._graph import (
     HANDS_ON,
     Graph,
@@ -29,14 +30,7 @@ from generic_trainer.validation._graph import (
     node_name,
     tensors_of,
 )
-from generic_trainer.validation._lists import DTYPE_OF_LIST
-from generic_trainer.validation._schema_rows import (
-    ObservedFeature,
-    dtype_in_schema,
-    observed_features,
-    parsed,
-)
-from generic_trainer.validation._scoring import Budget, Scores
+from generic_trainer.validation._scoring import Budget, Feed, Scores, score
 from generic_trainer.validation._session import SessionSignature, open_session
 from generic_trainer.validation._signatures import Signature
 from generic_trainer.validation._tflite import TFLiteModel, find_models
@@ -48,9 +42,6 @@ OTHER_SUFFIXES = frozenset(
     [".pkl", ".pickle", ".joblib", ".onnx", ".keras", ".h5", ".hdf5", ".bst", ".ubj", ".pt", ".pth"]
 )
 PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
-RECORDS = 32  # examples that every signature is called with
-EVAL_ROWS = 1000  # examples that are read
-MAX_EXAMPLES_BYTES = 64 << 20  # images take long to read, and longer to score
 _DEFAULTS = frozenset({"serving_default", "predict"})  # TFMA prefers the latter
 _INIT_OP_SIGNATURE = "__saved_model_init_op"
 
@@ -106,7 +97,7 @@ class ModelUnderTest:
         unreadable: input of the contract that could not be fetched → reason.
         facts: measurements, for the report.
         scores: name → outputs, of the signatures that were called.
-        memory_before_mb: resident memory before the model was loaded.
+        memory_before_mb: resident memory before the model was loaded for the first time.
         load_error: why `tf.saved_model.load` fails on a model that a session loads; else empty.
     """
 
@@ -263,35 +254,9 @@ class ModelUnderTest:
         return read_variables(self.directory / "variables" / "variables")
 
     @functools.cached_property
-    def eval_rows(self) -> list[bytes]:
-        """The first of the contract's examples, or none; a `DataError` if they are unreadable."""
-        source = self._input("examples")
-        if source is None:
-            return []
-        from google.protobuf.message import DecodeError
-
-        from generic_trainer._core.records import read_records  # it imports TensorFlow
-
-        records = read_records(source, EVAL_ROWS, most_bytes=MAX_EXAMPLES_BYTES)
-        try:
-            parsed(records)
-        except DecodeError as error:
-            raise DataError("the contract's examples are not serialized tf.Examples") from error
-        return records
-
-    @property
-    def records(self) -> list[bytes]:
-        """The examples with which every signature is called."""
-        return self.eval_rows[:RECORDS]
-
-    @property
-    def label_keys(self) -> set[str]:
-        """The labels that the contract names, or that its eval config does."""
-        keys = set(self.contract.label_keys)
-        if not keys and self.contract.eval_config is not None:
-            for spec in self.eval_config.model_specs:
-                keys.update([spec.label_key] if spec.label_key else [], spec.label_keys.values())
-        return keys
+    def evidence(self) -> Evidence:
+        """What the contract's files tell of the rows."""
+        return Evidence(self.contract, self.unreadable)
 
     @functools.cached_property
     def budget(self) -> Budget:
@@ -311,62 +276,6 @@ class ModelUnderTest:
             shared.left_s = min(shared.left_s, self.budget.left_s)
             self.budget = shared
 
-    @functools.cached_property
-    def schema(self) -> Any:
-        """The contract's `Schema`, or None; a `DataError` if it cannot be read."""
-        return load_schema(self._input("schema"))
-
-    @functools.cached_property
-    def observed(self) -> dict[str, ObservedFeature]:
-        """Feature → its statistics in the contract; a `DataError` if they are unreadable.
-
-        It is empty for statistics of transformed examples, as names and dtypes show.
-        """
-        source = self._input("statistics")
-        observed = {} if source is None else observed_features(load_statistics(source))
-        if observed and self.transform_graph is not None:
-            transformed = load_schema(str(self.transform_graph / TRANSFORMED_SCHEMA))
-            dtypes = {feature.name: dtype_in_schema(feature) for feature in transformed.feature}
-            # Raw features can have the same names.
-            if all(dtypes.get(name) in ("", seen.dtype) for name, seen in observed.items()):
-                return {}
-        return observed
-
-    @functools.cached_property
-    def seen_dtypes(self) -> dict[str, set[str]]:
-        """Feature → its dtypes in the first examples, none if it has no values in any."""
-        seen: dict[str, set[str]] = {}
-        for example in parsed(self.records):
-            for name, feature in example.features.feature.items():
-                kind = feature.WhichOneof("kind")
-                seen.setdefault(name, set()).update([DTYPE_OF_LIST[kind]] if kind else [])
-        return seen
-
-    @property
-    def feature_dtypes(self) -> dict[str, str] | None:
-        """Feature → dtype, by the schema or else by the examples; None without either."""
-        if self.schema is not None:
-            return {feature.name: dtype_in_schema(feature) for feature in self.schema.feature}
-        return {name: min(dtypes) for name, dtypes in self.seen_dtypes.items() if dtypes} or None
-
-    @functools.cached_property
-    def transform_graph(self) -> Path | None:
-        """The contract's TransformGraph artifact, or None; a `DataError` if there is no such."""
-        source = self._input("transform_graph")
-        if source is not None and not Path(source).is_dir():
-            raise DataError(f"the transform graph {source} is not a directory", path=source)
-        return None if source is None else Path(source)
-
-    @functools.cached_property
-    def eval_config(self) -> Any:
-        """The contract's `EvalConfig`, or None; a `DataError` if it cannot be read."""
-        return load_eval_config(self._input("eval_config"))
-
-    def _input(self, name: str) -> Any:
-        if name in self.unreadable:
-            raise DataError(self.unreadable[name])
-        return getattr(self.contract, name)
-
     @property
     def serving_signatures(self) -> dict[str, Signature]:
         """The signatures that consumers use.
@@ -378,7 +287,8 @@ class ModelUnderTest:
         named = {spec.name for spec in self.contract.signature_specs}
         used = named.intersection(self.signatures) or _DEFAULTS.intersection(self.signatures)
         with contextlib.suppress(DataError):  # which `inputs_read` reports
-            specs = [] if self.eval_config is None else self.eval_config.model_specs
+            config = self.evidence.eval_config
+            specs = [] if config is None else config.model_specs
             used = used.union(spec.signature_name for spec in specs)
         return {n: s for n, s in self.signatures.items() if n in used} or self.signatures
 
@@ -386,6 +296,11 @@ class ModelUnderTest:
     def served_scores(self) -> dict[str, Scores]:
         """Name → outputs, of the signatures that consumers use and that were called."""
         return {n: scores for n, scores in self.scores.items() if n in self.serving_signatures}
+
+    def score(self, name: str, feed: Feed) -> None:
+        """Adds the outputs of a signature to `scores`."""
+        called = self.loaded.signatures[name]
+        self.scores[name] = score(called, feed, self.half_outputs(self.signatures[name]))
 
     def scored(self, *, served: bool = False) -> dict[str, Scores]:
         """Returns `scores`, or `served_scores`; raises `Skip` if there are none."""
@@ -401,6 +316,8 @@ class ModelUnderTest:
         import tensorflow as tf
 
         self.op_libraries  # noqa: B018 - imports on first use
+        if self.memory_before_mb is None:
+            self.memory_before_mb = resident_memory_mb()
         try:
             # A graph for training may exist beside the one that consumers request by its tag.
             return tf.saved_model.load(str(self.directory), tags=["serve"])

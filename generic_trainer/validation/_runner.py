@@ -29,8 +29,9 @@ from generic_trainer._core.texts import load_statistics
 from generic_trainer.validation._check import CHECKS, Check, Result, Status
 from generic_trainer.validation._checks import checks_for
 from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._evidence import EVAL_ROWS, MAX_EXAMPLES_BYTES
 from generic_trainer.validation._isolation import ModelFiles, move
-from generic_trainer.validation._model import EVAL_ROWS, MAX_EXAMPLES_BYTES, ModelUnderTest
+from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._sandbox import confine
 
 # Of all processes this one is the kernel's first choice when memory runs out.

@@ -38,17 +38,19 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: a threshold without a direction; a slice by a feature that the schema does not have.
     """
-    if model.eval_config is None:
+    if model.evidence.eval_config is None:
         raise Skip("the contract names no eval config")
     preprocessed: set[str] | None = None  # unless all preprocessing functions are signatures
-    specs = model.eval_config.model_specs
+    specs = model.evidence.eval_config.model_specs
     functions = {name for spec in specs for name in spec.preprocessing_function_names}
     if functions <= model.signatures.keys():
         preprocessed = {key for name in functions for key in model.signatures[name].outputs}
-    yield from lint_findings(model.eval_config, model.feature_dtypes, preprocessed)
-    schema = model.schema
+    yield from lint_findings(
+        model.evidence.eval_config, model.evidence.feature_dtypes, preprocessed
+    )
+    schema = model.evidence.schema
     domains = {f.name: domain_words(schema, f) for f in schema.feature} if schema else {}
-    for spec in model.eval_config.slicing_specs:
+    for spec in model.evidence.eval_config.slicing_specs:
         for key, value in sorted(spec.feature_values.items()):
             words = [word.decode(errors="replace") for word in domains.get(key, ())]
             is_raw = preprocessed is not None and key not in preprocessed
@@ -69,14 +71,14 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: `signature_name: "serving_defualt"`; a `prediction_key` that no output has.
     """
-    if model.eval_config is None:
+    if model.evidence.eval_config is None:
         raise Skip("the contract names no eval config")
     default = "predict" if "predict" in model.signatures else "serving_default"
     # TFMA also calls attributes of the exported object, which is the first of its graph.
     roots = model.meta_graph.object_graph_def.nodes[:1]
     attributes = {child.local_name for root in roots for child in root.children}
     known = attributes.union(model.signatures)
-    for spec in model.eval_config.model_specs:
+    for spec in model.evidence.eval_config.model_specs:
         if spec.is_baseline:
             continue
         name = spec.signature_name or default
@@ -117,7 +119,7 @@ def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
 
 
 def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
-    features = model.feature_dtypes
+    features = model.evidence.feature_dtypes
     if features is None:
         return None
     for name in spec.preprocessing_function_names:
@@ -130,7 +132,7 @@ def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
 
 def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
     outputs = list(model.signatures[name].outputs)
-    metrics_specs = model.eval_config.metrics_specs
+    metrics_specs = model.evidence.eval_config.metrics_specs
     for key in sorted({key for metrics in metrics_specs for key in metrics.output_names}):
         if key not in outputs and key not in spec.label_keys:
             message = f"metrics_specs.output_names has {key!r}; signature {name!r} has {outputs}"
@@ -160,12 +162,20 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: an AUC of scores that are not probabilities; a metric that is NaN.
     """
-    if model.eval_config is None or not model.records or model.contract.examples_transformed:
+    if (
+        model.evidence.eval_config is None
+        or not model.evidence.records
+        or model.contract.examples_transformed
+    ):
         raise Skip("needs an eval config and raw examples in the contract")
     try:
         metrics = _evaluate(model)
     except Exception as error:
-        if any(is_elsewhere(error, m) for s in model.eval_config.metrics_specs for m in s.metrics):
+        if any(
+            is_elsewhere(error, m)
+            for s in model.evidence.eval_config.metrics_specs
+            for m in s.metrics
+        ):
             raise Skip(str(error)) from error
         remedy = "correct the eval config or the signature that it calls"
         yield fail(f"the Evaluator would fail: {_reason(error)}", remedy)
@@ -202,7 +212,7 @@ def _evaluate(model: ModelUnderTest) -> dict[str, float]:
     from tensorflow_model_analysis.utils import config_util
 
     completed = config_util.update_eval_config_with_defaults
-    config = completed(model.eval_config, has_baseline=False, rubber_stamp=True)
+    config = completed(model.evidence.eval_config, has_baseline=False, rubber_stamp=True)
     config_util.verify_eval_config(config)
     model.release()  # TFMA loads the model itself
     make = tfma.default_eval_shared_model
@@ -220,7 +230,7 @@ def _evaluate(model: ModelUnderTest) -> dict[str, float]:
             data_location=examples,
             output_path=folder,
             pipeline_options=PipelineOptions(_BEAM),
-            schema=model.schema,
+            schema=model.evidence.schema,
         )
         Shared().acquire(set)  # Beam keeps what was acquired last: the model
         return dict(_numbers(tfma.load_metrics(folder)))
@@ -232,14 +242,14 @@ def _rehearsed(model: ModelUnderTest) -> list[bytes]:
     A label beyond the classes of the model is the greatest, wherever it is.
     """
     labels: dict[str, list[tuple[float, int]]] = {}
-    for row, example in enumerate(parsed(model.eval_rows)):
+    for row, example in enumerate(parsed(model.evidence.eval_rows)):
         features = example.features.feature
-        for key in model.label_keys & features.keys():
+        for key in model.evidence.label_keys & features.keys():
             values = (*features[key].int64_list.value, *features[key].float_list.value)
             labels.setdefault(key, []).extend((value, row) for value in values)
     extremes = [choose(values)[1] for values in labels.values() if values for choose in (min, max)]
-    rows = dict.fromkeys([*extremes, *range(len(model.eval_rows))])
-    return [model.eval_rows[row] for row in sorted(list(rows)[:_EXAMPLES])]
+    rows = dict.fromkeys([*extremes, *range(len(model.evidence.eval_rows))])
+    return [model.evidence.eval_rows[row] for row in sorted(list(rows)[:_EXAMPLES])]
 
 
 def _numbers(written: Iterable[Any]) -> Iterator[tuple[str, float]]:
@@ -256,12 +266,12 @@ def _numbers(written: Iterable[Any]) -> Iterator[tuple[str, float]]:
 
 def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
     """Warns of metrics that take probabilities if the model returns other numbers."""
-    metrics = [m for spec in model.eval_config.metrics_specs for m in spec.metrics]
+    metrics = [m for spec in model.evidence.eval_config.metrics_specs for m in spec.metrics]
     # A plot of another interval states its left end.
     named = {metric.class_name for metric in metrics if '"left"' not in metric.config}
     if not (wanting := sorted(named & _OF_PROBABILITIES)):
         return
-    specs = [spec for spec in model.eval_config.model_specs if not spec.is_baseline]
+    specs = [spec for spec in model.evidence.eval_config.model_specs if not spec.is_baseline]
     for spec in specs:
         scored = model.scores.get(spec.signature_name or "serving_default")
         outputs = scored.batch if scored is not None else {}

@@ -28,11 +28,13 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if not model.contract.examples_transformed:
         yield from _in_examples(model)
-    if model.schema is None:
-        if not model.records:
+    if model.evidence.schema is None:
+        if not model.evidence.records:
             raise Skip("the contract names no schema and no examples")
         return
-    known = {feature.name: dtype_in_schema(feature) for feature in features_in_use(model.schema)}
+    known = {
+        feature.name: dtype_in_schema(feature) for feature in features_in_use(model.evidence.schema)
+    }
     for name, signature in model.serving_signatures.items():
         findings = _parsed if signature.is_serialized else _inputs
         yield from findings(model, name, signature, known)
@@ -40,8 +42,8 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
     """Yields features of signatures that the contract's examples lack, or have of another type."""
-    rows = len(model.records)
-    seen = model.seen_dtypes
+    rows = len(model.evidence.records)
+    seen = model.evidence.seen_dtypes
     if not rows or _parses_inside(model):
         return
     for name, signature in model.serving_signatures.items():
@@ -62,7 +64,7 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
                     f"the examples have {others}: a batch with such a row raises an error"
                 )
                 yield fail(message, "parse the dtype of the examples, and cast in the signature")
-            elif feature.is_required and not dtypes and key not in model.label_keys:
+            elif feature.is_required and not dtypes and key not in model.evidence.label_keys:
                 message = (
                     f"signature {name!r} needs feature {key!r}, which none of the {rows} first "
                     "examples has"
@@ -81,7 +83,7 @@ def _parses_inside(model: ModelUnderTest) -> bool:
 def _parsed(
     model: ModelUnderTest, name: str, signature: Signature, known: Mapping[str, str]
 ) -> Iterator[Finding]:
-    seen = model.seen_dtypes.keys()
+    seen = model.evidence.seen_dtypes.keys()
     read = signature.features
     for key in sorted(read.keys() - known.keys() - seen):
         near = did_you_mean(key, known.keys() - read.keys())
@@ -90,7 +92,9 @@ def _parsed(
             ": its default silently takes the place of values, or parsing fails"
         )
         yield warn(message, "name it as the schema does, or add it to the schema")
-    sizes = {feature.name: _values_of(feature) for feature in features_in_use(model.schema)}
+    sizes = {
+        feature.name: _values_of(feature) for feature in features_in_use(model.evidence.schema)
+    }
     for key in sorted(read.keys() & known.keys() - seen):
         subject = f"signature {name!r} parses feature {key!r} as"
         feature = read[key]
@@ -119,7 +123,7 @@ def _inputs(
     features = {key: feature_of(key, known) for key in signature.inputs}
     if known.keys().isdisjoint(features.values()):
         # They may be all features in one tensor, which is fine for a server.
-        if model.contract.matches_rows and model.eval_config is None:
+        if model.contract.matches_rows and model.evidence.eval_config is None:
             message = f"signature {name!r} takes {sorted(features)}, none a feature of the schema"
             yield warn(message, _NAMES_REMEDY)
         return
@@ -139,12 +143,12 @@ def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: `serving_default(x, species)` with `label_keys=("species",)`.
     """
-    if not model.label_keys:
+    if not model.evidence.label_keys:
         raise Skip("nothing to test: the contract and its eval config name no label")
     for name, signature in model.serving_signatures.items():
         if name.startswith(PREPROCESSING):
             continue
-        for label in sorted(model.label_keys.intersection(signature.inputs)):
+        for label in sorted(model.evidence.label_keys.intersection(signature.inputs)):
             judge = fail if label in model.contract.label_keys else warn
             message = f"signature {name!r} takes the label {label!r} as an input"
             remedy = "leave it out of the signature: it is not known when the model serves"
@@ -161,7 +165,7 @@ def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
     Example: the Transform step was run again, and the export still has the previous
     vocabulary.
     """
-    graph = model.transform_graph
+    graph = model.evidence.transform_graph
     if graph is None:
         raise Skip("the contract names no transform graph")
     names = {asset.filename for asset in model.assets}

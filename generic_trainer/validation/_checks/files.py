@@ -97,13 +97,13 @@ def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if all(getattr(model.contract, name) is None for name in SOURCES):
         raise Skip(f"the contract names none of {', '.join(SOURCES)}")
-    for evidence in ("eval_rows", "schema", "observed", "transform_graph", "eval_config"):
+    for name in ("eval_rows", "schema", "observed", "transform_graph", "eval_config"):
         try:
-            getattr(model, evidence)
+            getattr(model.evidence, name)
         except DataError as error:
             yield fail(str(error), "correct the contract; this is not a fault of the model")
     with contextlib.suppress(DataError):  # which is reported above
-        yield note(f"{len(model.eval_rows)} examples read")
+        yield note(f"{len(model.evidence.eval_rows)} examples read")
 
 
 @check(needs=("presence",), formats=ANY, decided_by="code")

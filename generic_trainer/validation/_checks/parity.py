@@ -175,7 +175,7 @@ def _compared(
     model: ModelUnderTest, subject: _Subject, pair: _Pair, source: Run
 ) -> Iterator[Finding]:
     contract = model.contract
-    feed = feed_for(model, subject.signatures[pair.name], model.eval_rows)
+    feed = feed_for(model, subject.signatures[pair.name], model.evidence.eval_rows)
     if feed is None or (pair.inputs is None and not (feed.real and feed.records)):
         yield _not_compared(model, f"{subject.name}: no rows that it and the source take")
         return

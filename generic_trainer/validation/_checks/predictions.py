@@ -75,7 +75,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(f"signature {name!r} computes what {same!r} does: not called")
             continue
         try:
-            _take_scores(model, name, feed)
+            model.score(name, feed)
             yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
         except Exception as error:
             yield from _why_not_scored(model, name, feed, error)
@@ -92,11 +92,6 @@ def _same_served(model: ModelUnderTest, signature: Signature) -> str:
     served = model.serving_signatures.items()
     same = (name for name, other in served if signature.call and other.call == signature.call)
     return next(same, "")
-
-
-def _take_scores(model: ModelUnderTest, name: str, feed: _scoring.Feed) -> None:
-    loaded = model.loaded.signatures[name]
-    model.scores[name] = _scoring.score(loaded, feed, model.half_outputs(model.signatures[name]))
 
 
 def _why_not_scored(
@@ -127,7 +122,7 @@ def _why_not_scored(
     else:
         if alone and feed.is_coherent:
             with contextlib.suppress(Exception):  # together they may not be scored
-                _take_scores(model, name, feed.part(alone))
+                model.score(name, feed.part(alone))
                 yield note(f"signature {name!r} scored {len(alone)} rows of {feed.source}")
         yield _of_made_up(feed, message)
 
@@ -414,11 +409,11 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `tf.io.parse_example` with the feature spec of the whole schema; a label that leaked
     into the features.
     """
-    labels = model.label_keys
+    labels = model.evidence.label_keys
     # Labels of an eval config may be transformed ones, which the schema of raw examples lacks.
-    known = model.seen_dtypes.keys() | (model.feature_dtypes or {}).keys()
+    known = model.evidence.seen_dtypes.keys() | (model.evidence.feature_dtypes or {}).keys()
     # Without a schema, the first examples may lack some features.
-    say = fail if model.schema is not None else warn
+    say = fail if model.evidence.schema is not None else warn
     for label in sorted(set(model.contract.label_keys) - known if known else ()):
         near = did_you_mean(label, known)
         message = f"no feature {label!r} in the schema or the examples{near}"

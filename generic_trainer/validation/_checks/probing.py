@@ -26,9 +26,10 @@ from generic_trainer.validation._checks.predictions import (
     SIZES_REMEDY,
     first_difference,
 )
+from generic_trainer.validation._evidence import RECORDS
 from generic_trainer.validation._feeds import input_features, inputs_of
 from generic_trainer.validation._lists import filled, parallel_lists, partitions
-from generic_trainer.validation._model import RECORDS, ModelUnderTest
+from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._report import keep_example
 from generic_trainer.validation._schema_rows import (
     ProbeRow,
@@ -60,7 +61,7 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: an example whose list of 40 words does not fit a reshape.
     """
-    examples = parsed(model.eval_rows[RECORDS:])
+    examples = parsed(model.evidence.eval_rows[RECORDS:])
     rows = [ProbeRow(example, f"example {RECORDS + n}") for n, example in enumerate(examples)]
     probed = [(n, s) for n, s in _probed(model) if s.feed.real] if rows else []
     if not probed:
@@ -90,10 +91,10 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `FixedLenFeature([], tf.float32)` without a default, for a feature with `presence {
     min_fraction: 0.9 }`.
     """
-    optional = {name for name, seen in model.observed.items() if seen.is_missing}
-    if model.schema is not None:
-        optional = {f.name for f in features_in_use(model.schema) if is_optional(f)}
-    optional -= model.label_keys
+    optional = {name for name, seen in model.evidence.observed.items() if seen.is_missing}
+    if model.evidence.schema is not None:
+        optional = {f.name for f in features_in_use(model.evidence.schema) if is_optional(f)}
+    optional -= model.evidence.label_keys
     tested = False
     for name, scored in model.scored(served=True).items():
         if scored.feed.serialized and scored.feed.divisible:
@@ -113,7 +114,7 @@ def _without(
     base, usual = _base(scored)
     features = model.signatures[name].features
     keys = sorted(features.keys() & optional)[:_MAX_ALONE]
-    together = parallel_lists(base, keys, {}, partitions(examples, features, model.schema))
+    together = parallel_lists(base, keys, {}, partitions(examples, features, model.evidence.schema))
     left_out = [group for key, group in together.items() if key == group[0]]
     alone = [ProbeRow(without(base, group), f"without {group}") for group in left_out]
     others = [
@@ -129,7 +130,9 @@ def _without(
     yield from findings
     lacking: list[ProbeRow] = []
     if scored.feed.real:
-        lacking += _lacking(parsed(model.eval_rows), features.keys() - model.label_keys)
+        lacking += _lacking(
+            parsed(model.evidence.eval_rows), features.keys() - model.evidence.label_keys
+        )
         for row in lacking:
             yield from _findings(model, name, usual, [row], ALONE_REMEDY, _fatal(model))
     for row in () if findings else alone:
@@ -159,7 +162,7 @@ def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: `log(x)` of an `x` whose domain begins at 0.
     """
-    if model.schema is None:
+    if model.evidence.schema is None:
         raise Skip("the contract names no schema")
     remedy = (
         "the schema allows this row, so that production may send it: let the model take it, "
@@ -197,7 +200,7 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
                 yield warn(message, remedy)
             else:
                 yield note(f"signature {name!r} took an empty batch")
-    if model.schema is None:
+    if model.evidence.schema is None:
         raise Skip("the contract names no schema")
     remedy = (
         "a request with this row fails, and a batch with it as a whole: let the model take "
@@ -227,10 +230,10 @@ def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: `exp(x)` that overflows at the largest fare, which is in no row of the eval split.
     """
-    if not model.observed:
+    if not model.evidence.observed:
         raise Skip("the contract names no statistics of raw examples")
     # In a row with lists one value may be the length of another, and cannot be changed alone.
-    is_certain = not any(seen.lengths[1] > 1 for seen in model.observed.values())
+    is_certain = not any(seen.lengths[1] > 1 for seen in model.evidence.observed.values())
     remedy = (
         "examples beyond the first ones have this value: let the model take it, or keep it "
         "out of the data by a domain in the schema"
@@ -326,16 +329,16 @@ def _of_made_up(
         serialized = scored.feed.serialized
         features = signature.features if serialized else input_features(model, signature)
         base, usual = _base(scored)
-        schema = schema_pb2.Schema() if model.schema is None else model.schema
+        schema = schema_pb2.Schema() if model.evidence.schema is None else model.evidence.schema
         words = _last_words(model)
         examples = parsed(scored.feed.records)
         rows_of = SchemaRows(
             schema,
             features,
             base,
-            model.label_keys,
+            model.evidence.label_keys,
             words,
-            model.observed,
+            model.evidence.observed,
             partitions(examples, features, schema),
         )
         # Made-up examples do not show which lists belong together.

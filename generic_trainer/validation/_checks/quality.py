@@ -31,12 +31,12 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: a regression of prices whose training ended before it reached their scale.
     """
-    if len(model.label_keys) != 1 or not model.eval_rows:
+    if len(model.evidence.label_keys) != 1 or not model.evidence.eval_rows:
         raise Skip("needs examples and one label in the contract")
-    if model.transform_graph is not None:
+    if model.evidence.transform_graph is not None:
         raise Skip("the model may predict the transformed label")
-    (label,) = model.label_keys
-    rows = [row for row in parsed(model.eval_rows) if len(_values(row, label)) == 1]
+    (label,) = model.evidence.label_keys
+    rows = [row for row in parsed(model.evidence.eval_rows) if len(_values(row, label)) == 1]
     for name, scored in model.served_scores.items():
         if not (rows and scored.feed.real and scored.feed.records and scored.feed.divisible):
             continue

@@ -56,7 +56,6 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a table that the exported object does not track; a vocabulary that is read from where
     the model was first written.
     """
-    model.memory_before_mb = resident_memory_mb()
     try:
         model.loaded  # noqa: B018 - loads on first use
         if not model.load_error:

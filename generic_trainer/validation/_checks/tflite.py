@@ -68,7 +68,7 @@ def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
             yield fail(f"{name} cannot read {kinds}", _LOADS_SAVED_MODELS)
     if not model.contract.evaluates:
         return
-    config = model.eval_config
+    config = model.evidence.eval_config
     types = {spec.model_type for spec in config.model_specs} if config is not None else set()
     is_there = Path(_TFMA_FILE) in model.files
     if "tf_lite" in types and not is_there:
@@ -109,7 +109,7 @@ def _scored(
     model: ModelUnderTest, tflite: TFLiteModel, name: str, signature: Signature
 ) -> Generator[Finding, None, int]:
     """Yields findings, and returns the number of rows that were scored."""
-    feed = feed_for(model, signature, model.records)
+    feed = feed_for(model, signature, model.evidence.records)
     if feed is None:
         return 0
     judge = fail if feed.real and not model.is_saved_model else warn
