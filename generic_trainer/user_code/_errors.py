@@ -34,6 +34,7 @@ _REFUSALS_TO_SAVE = (
     "The following argument(s) are not supported: [",
 )
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
+_NOT_IN_VOCABULARY = "When `num_oov_indices=0` all inputs should be in vocabulary"
 _STEPS = re.compile(r"\.((?:train|eval)_steps)\b")
 
 
@@ -141,6 +142,13 @@ def hint(error: BaseException, code: UserCode) -> str:
         )
     if isinstance(error, ValueError) and (remedy := _hint_at_saving(str(error))):
         return remedy
+    # An InvalidArgumentError of an assertion, whose own advice shifts the classes of labels.
+    if _NOT_IN_VOCABULARY in str(error):
+        return (
+            "A value is not in the vocabulary of this lookup, such as a label that only eval rows "
+            "have: correct that row, or add the value to the vocabulary. num_oov_indices=1 would "
+            "shift all indices, and so the classes of labels, by one."
+        )
     # TensorFlow has no class of errors for this, nor a field.
     if isinstance(error, (RuntimeError, ValueError)) and _NEEDS_GRAPH.search(str(error)):
         return IN_A_GRAPH

@@ -20,6 +20,10 @@ STEPS = (
     "from types import SimpleNamespace\ndef run_fn(_):\n"
     "    fn_args = SimpleNamespace(train_steps=None, eval_steps=None)\n"
 )
+LOOKUP = (
+    "import tensorflow as tf\ndef run_fn(a):\n"
+    "    tf.keras.layers.{}Lookup(vocabulary=[{}], num_oov_indices=0)(tf.constant([{}]))\n"
+)
 OPEN = (
     "import os\ndef run_fn(fn_args):\n"
     "    open(os.path.join(os.path.dirname(__file__), 'vocabulary.txt'))\n"
@@ -159,6 +163,14 @@ TRAINING = {
         )
         for split in ("train", "eval")
         for use in ("range({})", "3 * {}", "{} // 2", "{} > 2", "int({})")
+    },
+    **{
+        f"value beyond a vocabulary: {layer}": (
+            {"trainer.py": LOOKUP.format(layer, known, found)},
+            None,
+            ["A value is not in the vocabulary of this lookup", "num_oov_indices=1 would shift"],
+        )
+        for layer, known, found in (("String", "'a'", "'b'"), ("Integer", 1, 2))
     },
     "dimension of TensorFlow 1": (
         {"trainer.py": DIMENSION},
