@@ -49,10 +49,10 @@ def empty_cells_remedy(error: GenericTrainerError, empty_cells: Mapping[str, str
     Errors of TensorFlow and Keras have no field for the kind of tensor: only their texts have it.
     """
     if isinstance(error, DataError):  # of the reader, whose cause may be "sparse" in any case
-        if error.feature not in empty_cells:
+        if not (cells := empty_cells.get(error.feature or "")):
             return ""
         return (
-            f"\nColumn {error.feature!r}: {empty_cells[error.feature]}. Fill them in, or make the "
+            f"\nColumn {error.feature!r}: {cells}. Fill them in, or make the "
             f"column optional: delete `presence` and `shape` of {error.feature!r} in the schema."
         )
     if not empty_cells or "sparse" not in f"{error} {error.__cause__}".lower():
