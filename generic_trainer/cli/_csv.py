@@ -146,7 +146,8 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
     raise_problems(DataError, "the table cannot be read", problems, path=first.path)
     if counts := [f"{name} {cells.count}" for name, cells in empty.items()]:
         rows = sum(len(sheet.rows) for sheet in sheets.values())
-        _logger.info("%s: empty cells in %s rows: %s", first.path, f"{rows:,}", listed(counts))
+        files = ", ".join(sheet.path for sheet in sheets.values())
+        _logger.info("%s: empty cells in %s rows: %s", files, f"{rows:,}", listed(counts))
     return Table(columns, {split: sheet.rows for split, sheet in sheets.items()}, empty, first.path)
 
 

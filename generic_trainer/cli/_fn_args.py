@@ -9,7 +9,7 @@ from typing import Any
 from generic_trainer._core.files import write_whole
 from generic_trainer.cli._csv import Table, empty_label
 from generic_trainer.cli._options import option
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import ConfigurationError, DataError, GenericTrainerError
 from generic_trainer.executors import FN_ARGS_FACTORY
 from generic_trainer.launchers import TrainingRequest
 
@@ -43,12 +43,19 @@ def no_examples(named: Callable[[str], str]) -> ConfigurationError:
     )
 
 
-def sparse_columns(error: str, empty_cells: Mapping[str, str]) -> str:
-    """Returns the remedy for a module that does not expect empty cells; or "".
+def empty_cells_remedy(error: GenericTrainerError, empty_cells: Mapping[str, str]) -> str:
+    """Returns the remedy for a schema or a module that does not expect empty cells; or "".
 
     Errors of TensorFlow and Keras have no field for the kind of tensor: only their texts have it.
     """
-    if not empty_cells or "sparse" not in error.lower():
+    if isinstance(error, DataError):  # of the reader, whose cause may be "sparse" in any case
+        if not (cells := empty_cells.get(error.feature or "")):
+            return ""
+        return (
+            f"\nColumn {error.feature!r}: {cells}. Fill them in, or make the "
+            f"column optional: delete `presence` and `shape` of {error.feature!r} in the schema."
+        )
+    if not empty_cells or "sparse" not in f"{error} {error.__cause__}".lower():
         return ""
     listed = "; ".join(f"{name!r}, in which {cells}" for name, cells in empty_cells.items())
     return (

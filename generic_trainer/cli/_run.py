@@ -31,9 +31,9 @@ from generic_trainer.cli._examples import (
 )
 from generic_trainer.cli._fn_args import (
     empty_cells_in,
+    empty_cells_remedy,
     keep_empty_cells,
     no_examples,
-    sparse_columns,
 )
 from generic_trainer.cli._options import add_command, option, require_files
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, exit_code
@@ -327,7 +327,7 @@ def _train(options: argparse.Namespace, outcome: dict[str, Any]) -> None:
             )
             report = train_and_publish(job, () if options.dry_run else options.tracking)
         except errors.GenericTrainerError as error:
-            remedy = sparse_columns(f"{error} {error.__cause__}", empty_cells_in(scratch_dir))
+            remedy = empty_cells_remedy(error, empty_cells_in(scratch_dir))
             error.args = (f"{error}{remedy}",)
             raise
         if report is not None:

@@ -222,11 +222,16 @@ def _refuse_endless(method: str, arguments: Mapping[str, Any], data: str, steps:
         and arguments.get(steps) is None
         and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     ):
-        numbers = "the component's numbers are fn_args.train_steps and fn_args.eval_steps"
+        numbers = (
+            "the component's numbers are fn_args.train_steps and fn_args.eval_steps; without a "
+            "component they are None, unless --train-steps and --eval-steps are given, or "
+            "fn_args.data_accessor makes the endless datasets"
+        )
         limit = "a part of it, such as data.take(100)" if method == "adapt" else steps
         raise ConfigurationError(
             f"{method} would never end: the dataset {data} repeats forever, and nothing limits it. "
-            f"Pass {limit} ({numbers}), or read with TensorFlowDatasetOptions(num_epochs=1)."
+            f"Pass {limit} ({numbers}), or read one pass: without repeat(), or with "
+            "TensorFlowDatasetOptions(num_epochs=1)."
         )
 
 

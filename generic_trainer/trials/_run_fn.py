@@ -126,6 +126,13 @@ def _run(trial_class: type[Trial], settings: ExperimentSettings, fn_args: Any) -
         best = experiment.best()
         if is_chief():
             trials = experiment.trials.values()
+            if settings.searcher.metric and len(trials) > 1 and best.progress.best is None:
+                _logger.warning(
+                    "No trial has a finite %s, so none is the best: trial %d is exported, the "
+                    "first that has not failed",
+                    settings.searcher.metric,
+                    best.run.trial_id,
+                )
             records = [{"exported": trial is best, **trial.record()} for trial in trials]
             path = os.path.join(fn_args.model_run_dir, "trials.json")
             write_whole(path, json.dumps(plain(records), indent=2))

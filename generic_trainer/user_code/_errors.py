@@ -34,6 +34,8 @@ _REFUSALS_TO_SAVE = (
     "The following argument(s) are not supported: [",
 )
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
+_NOT_IN_VOCABULARY = "When `num_oov_indices=0` all inputs should be in vocabulary"
+_STEPS = re.compile(r"\.((?:train|eval)_steps)\b")
 
 
 def quote_syntax_error(error: SyntaxError | ValueError, path: str) -> str:
@@ -102,6 +104,13 @@ def explain_missing(function: str, path: str, names: Collection[str]) -> str:
 
 def hint(error: BaseException, code: UserCode) -> str:
     """Returns a remedy for an error that does not state one itself; or ""."""
+    if steps := _missing_steps(error, code):
+        option = steps.replace("_", "-")
+        return (
+            f"fn_args.{steps} is None if nothing sets it. In a component, set num_steps; for "
+            f"`generic-trainer run`, give --{option}, or first make an endless dataset of the "
+            "split by fn_args.data_accessor.tf_dataset_factory, whose batches are counted."
+        )
     if isinstance(error, SystemExit):
         return (
             "sys.exit fails the run with any status, also after an export: return from the "
@@ -133,6 +142,13 @@ def hint(error: BaseException, code: UserCode) -> str:
         )
     if isinstance(error, ValueError) and (remedy := _hint_at_saving(str(error))):
         return remedy
+    # An InvalidArgumentError of an assertion, whose own advice shifts the classes of labels.
+    if _NOT_IN_VOCABULARY in str(error):
+        return (
+            "A value is not in the vocabulary of this lookup, such as a label that only eval rows "
+            "have: correct that row, or add the value to the vocabulary. num_oov_indices=1 would "
+            "shift all indices, and so the classes of labels, by one."
+        )
     # TensorFlow has no class of errors for this, nor a field.
     if isinstance(error, (RuntimeError, ValueError)) and _NEEDS_GRAPH.search(str(error)):
         return IN_A_GRAPH
@@ -193,8 +209,22 @@ def _is_relative_import(error: BaseException) -> bool:
     if not isinstance(error, ImportError) or error.name is not None or not error.__traceback__:
         return False
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    source = linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
-    return _RELATIVE_IMPORT.search(source) is not None
+    return _RELATIVE_IMPORT.search(_source(frame, line)) is not None
+
+
+def _missing_steps(error: BaseException, code: UserCode) -> str:
+    """Returns the steps of `fn_args` that the user's line uses although they are None; or ""."""
+    # Python's error has no field for the operand, so its message and the line have to do.
+    if not isinstance(error, TypeError) or "NoneType" not in str(error):
+        return ""
+    walked = traceback.walk_tb(error.__traceback__)
+    lines = [_source(frame, line) for frame, line in walked if _is_users(frame, code)]
+    match = _STEPS.search(lines[-1]) if lines else None
+    return match[1] if match else ""
+
+
+def _source(frame: FrameType, line: int) -> str:
+    return linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
 
 
 def _module_that_lacks(error: BaseException) -> str | None:

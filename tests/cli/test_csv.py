@@ -197,6 +197,21 @@ def test_a_module_learns_which_column_has_empty_cells(
     assert [text for text in messages if text not in error] == []
 
 
+@pytest.mark.parametrize("required", ["area", "place"])
+def test_empty_cells_of_a_required_column_name_the_schema(
+    tmp_path: Path, required: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = {"": str(tmp_path / "whole.csv")}
+    (tmp_path / "whole.csv").write_text(table())
+    schema = write_schema(read_csv(paths), str(tmp_path / "schema.pbtxt"))
+    cells = {(5, ["area", "price", "place"].index(required)): ""}
+    assert run(tmp_path, table(cells), "--schema", schema) == 2
+    error = capsys.readouterr().err
+    assert f"Column {required!r}: 1 of 120 cells are empty, the first in " in error
+    assert "row 5. Fill them in, or make the column optional: delete `presence`" in error
+    assert "SparseTensor" not in error
+
+
 def test_what_is_written_is_read_as_the_same_cells() -> None:
     breaks = ["a\rb", "a\nb", "a\r\nb", "\r", "\n", 'say "so"', "a,b", " a ", "", "é"]
     rows = [["name", "other\rname"], *([cell, "1"] for cell in breaks)]

@@ -164,6 +164,18 @@ def test_a_trial_whose_metric_is_not_a_number_does_not_win(run_experiment, tmp_p
     json.loads((tmp_path / "run" / "trials.json").read_text(), parse_constant=pytest.fail)
 
 
+@pytest.mark.parametrize("without_number", [1, 2])
+def test_a_search_without_a_best_trial_warns(run_experiment, caplog, without_number):
+    def break_some(run, controller):
+        if run.trial_id <= without_number:
+            controller.validate = lambda: {"loss": float("nan")}
+
+    trials = run_experiment(watched(break_some), descending(max_trials=2))
+    exported = [trial["trial_id"] for trial in trials if trial["exported"]]
+    assert exported == [2 if without_number == 1 else 1]
+    assert ("No trial has a finite loss" in caplog.text) == (without_number == 2)
+
+
 @pytest.mark.parametrize(
     ("name", "size"),
     [

@@ -16,6 +16,14 @@ def quoted(project, name: str, line: int, place: str, source: str) -> str:
 PASS = "def run_fn(fn_args): pass\n"
 ESTIMATOR = "import tensorflow as tf\ndef run_fn(fn_args):\n    tf.{}estimator.Estimator(print)\n"
 DIMENSION = "import tensorflow as tf\ndef run_fn(a):\n    tf.zeros([2, 3]).shape[1].value\n"
+STEPS = (
+    "from types import SimpleNamespace\ndef run_fn(_):\n"
+    "    fn_args = SimpleNamespace(train_steps=None, eval_steps=None)\n"
+)
+LOOKUP = (
+    "import tensorflow as tf\ndef run_fn(a):\n"
+    "    tf.keras.layers.{}Lookup(vocabulary=[{}], num_oov_indices=0)(tf.constant([{}]))\n"
+)
 OPEN = (
     "import os\ndef run_fn(fn_args):\n"
     "    open(os.path.join(os.path.dirname(__file__), 'vocabulary.txt'))\n"
@@ -146,6 +154,23 @@ TRAINING = {
             [f"TensorFlow 2 has it as tf.compat.v1.{name}.", "import tf1 as tf"],
         )
         for name in ("placeholder", "train.AdamOptimizer", "app")
+    },
+    **{
+        f"{split}_steps that nothing sets: {use}": (
+            {"trainer.py": STEPS + f"    {use.format(f'fn_args.{split}_steps')}\n"},
+            ("trainer.py", 4, ", in run_fn", use.format(f"fn_args.{split}_steps")),
+            [f"fn_args.{split}_steps is None", f"--{split}-steps", "tf_dataset_factory"],
+        )
+        for split in ("train", "eval")
+        for use in ("range({})", "3 * {}", "{} // 2", "{} > 2", "int({})")
+    },
+    **{
+        f"value beyond a vocabulary: {layer}": (
+            {"trainer.py": LOOKUP.format(layer, known, found)},
+            None,
+            ["A value is not in the vocabulary of this lookup", "num_oov_indices=1 would shift"],
+        )
+        for layer, known, found in (("String", "'a'", "'b'"), ("Integer", 1, 2))
     },
     "dimension of TensorFlow 1": (
         {"trainer.py": DIMENSION},
