@@ -54,15 +54,15 @@ def absolute_pattern(pattern: str) -> str:
 def publish_tree(source: str, target: str) -> None:
     """Moves a directory or a file so that readers see either nothing or all of it.
 
-    1. On a local file system this is one `rename(2)`; both must be on the same file system.
+    1. On local file systems this is one `rename(2)`, of a copy if they are two.
     2. An object store has no rename of directories: the files go one by one, `saved_model.pb` last.
     3. Leftovers of an earlier attempt at `target` are replaced.
     """
     delete_tree(target)
-    if not is_remote(target):
-        os.rename(source, target)
+    if not is_remote(source) and not is_remote(target):
+        _rename(source, target)
         return
-    _each_file(gfile().rename, source, target, _SAVED_MODEL_FILE)
+    _each_file(_move_file, source, target, _SAVED_MODEL_FILE)
     delete_tree(source)
 
 
@@ -265,8 +265,8 @@ def move_aside(directory: str, target: str) -> None:
     A directory that `target` has already gets the files in addition to its own.
     """
     gfile().makedirs(target)
-    if is_remote(directory):
-        _each_file(gfile().rename, directory, target)
+    if is_remote(directory) or is_remote(target):
+        _each_file(_move_file, directory, target)
         return
     for name in gfile().listdir(directory):
         source = os.path.join(directory, name)
@@ -275,7 +275,38 @@ def move_aside(directory: str, target: str) -> None:
             move_aside(source, destination)
             os.rmdir(source)
         else:
-            gfile().rename(source, destination, overwrite=True)
+            _rename(source, destination)
+
+
+def _rename(source: str, target: str) -> None:
+    """Renames a local directory or file; of one on another file system a copy beside `target`."""
+    try:
+        os.rename(source, target)
+        return
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    part = f"{target}.{os.getpid()}-{os.urandom(4).hex()}.part"
+    try:
+        if os.path.isdir(source) and not os.path.islink(source):
+            shutil.copytree(source, part, symlinks=True)
+        else:
+            shutil.copy2(source, part, follow_symlinks=False)
+        os.rename(part, target)
+    except BaseException:
+        delete_tree(part)
+        raise
+    delete_tree(source)
+
+
+def _move_file(source: str, target: str, *, overwrite: bool) -> None:
+    """Moves a file, of which one path is remote; only within a file system it is renamed."""
+    schemes = {path.partition("://")[0] if is_remote(path) else "" for path in (source, target)}
+    if len(schemes) == 1:
+        gfile().rename(source, target, overwrite=overwrite)
+        return
+    gfile().copy(source, target, overwrite=overwrite)
+    gfile().remove(source)
 
 
 def _each_file(transfer: Any, source: str, target: str, last: str | None = None) -> None:

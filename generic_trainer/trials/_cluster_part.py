@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from generic_trainer._core.cluster import part_of_cluster
-from generic_trainer._core.files import files_below, gfile, read_whole, write_whole
+from generic_trainer._core.files import delete_tree, files_below, gfile, read_whole, write_whole
 from generic_trainer.training import distributed
 from generic_trainer.trials._config import ExperimentSettings
 
@@ -83,6 +83,10 @@ class ClusterPart:
         path = self._path(checkpoint_dir)
         gfile().makedirs(os.path.dirname(path))
         write_whole(path, json.dumps(results))
+
+    def forget(self, checkpoint_dir: str) -> None:
+        """Deletes the results that this part has written: it trains again in the next attempt."""
+        delete_tree(self._path(checkpoint_dir))
 
     def results_of_others(self, checkpoint_dir: str, log_dir: str) -> Results:
         """Waits for the other parts, and returns their results.

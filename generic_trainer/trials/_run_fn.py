@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import delete_tree, write_whole
+from generic_trainer._core.files import delete_tree, gfile, write_whole
+from generic_trainer._core.scratch import LOCK_SUFFIX
 from generic_trainer.data import count_examples, counting_anew
-from generic_trainer.errors import ConfigurationError, TrainingError
+from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
 from generic_trainer.training import CheckpointManager, SavedCheckpoint, distributed, is_chief
 from generic_trainer.trials._algorithms import Length
 from generic_trainer.trials._cluster_part import ClusterPart
@@ -262,9 +263,41 @@ class ExperimentRun:
         )
         saved = latest.latest()
         _check_seen_by_all(saved, latest.directory)
-        progress = _progress_of(saved, progress)
-        opened = self.trials[trial.trial_id] = TrialState(trial, latest, best, progress)
+        reached = _progress_of(saved, progress)
+        if distributed.gather(self._lacks_best(best, reached))[0]:
+            self._forget(trial.trial_id, latest)
+            reached = TrialProgress()
+        opened = self.trials[trial.trial_id] = TrialState(trial, latest, best, reached)
         return opened
+
+    def _lacks_best(self, best: CheckpointManager, progress: TrialProgress) -> bool:
+        """Whether the best checkpoint of a trial is damaged or gone; a later one is met again."""
+        if progress.best_at is None or self.settings.checkpoint_policy == "none":
+            return False
+        saved = best.latest()
+        return saved is None or saved.step < progress.best_at
+
+    def _forget(self, number: int, latest: CheckpointManager) -> None:
+        """Has a trial train from its start: its last state is not the model that it was best with.
+
+        Raises:
+            WorkerLostError: another part of the cluster has trained it, and does so in the next
+                attempt.
+        """
+        message = (
+            f"The checkpoint of the best state of trial {number} is damaged or gone from "
+            f"{os.path.dirname(latest.directory)}: the trial trains again"
+        )
+        if is_chief():
+            for name in gfile().listdir(latest.directory):
+                if name != LOCK_SUFFIX:
+                    delete_tree(os.path.join(latest.directory, name.rstrip("/")))
+        distributed.barrier("at a trial that trains again")
+        owner = (number - 1) % self.part.count
+        if owner != self.part.number:
+            ClusterPart(owner, self.part.count, ()).forget(self.fn_args.checkpoint_dir)
+            raise WorkerLostError(f"{message} in the next attempt. Run it again.")
+        _logger.warning("%s.", message)
 
     def _train(self, sample: TrialRun, length: Length) -> float:
         """Trains a trial up to a length; returns its metric, as `Search` takes it.

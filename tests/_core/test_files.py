@@ -1,9 +1,11 @@
 """Operations on files, on a local and on a remote file system."""
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -44,6 +46,56 @@ def test_a_file_is_written_whole_and_published_and_copied_without_a_directory(fo
     files.publish_tree(f"{folder}/a", f"{folder}/c")
     files.copy_tree(f"{folder}/b", f"{folder}/d/e")
     assert tree(folder) == {"b": "bytes", "c": "text", "d/e": "bytes"}
+
+
+@pytest.fixture(params=["another disk", "to a store", "from a store"])
+def apart(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -> Iterator[list[str]]:
+    """Two folders on different file systems."""
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    store = f"ram://{uuid.uuid4().hex}"
+    tf.io.gfile.makedirs(store)
+    rename = os.rename
+
+    def of_one_disk(source: str, target: str) -> None:
+        if source.startswith(here) != target.startswith(here):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", of_one_disk)
+    pairs = {"another disk": [here, there], "to a store": [here, store]}
+    yield pairs.get(request.param, [store, there])
+    tf.io.gfile.rmtree(store)
+
+
+def test_trees_and_files_move_to_another_file_system(apart: list[str]) -> None:
+    here, there = apart
+    tf.io.gfile.makedirs(there)
+    for move in (files.publish_tree, files.move_aside):
+        write_tree(f"{here}/tree")
+        move(f"{here}/tree", f"{there}/{move.__name__}")
+        assert tree(f"{there}/{move.__name__}") == TREE
+        assert not tf.io.gfile.exists(f"{here}/tree") or not files.files_below(f"{here}/tree")
+    files.write_whole(f"{here}/file", "text")
+    files.publish_tree(f"{here}/file", f"{there}/file")
+    assert {name.split("/")[0] for name in files.files_below(there)} == {
+        "file",
+        "move_aside",
+        "publish_tree",
+    }
+
+
+def test_a_copy_to_another_disk_that_fails_leaves_the_source_alone(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    def fail(source: str, target: str) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
+
+    monkeypatch.setattr(os, "rename", fail)
+    write_tree(f"{tmp_path}/source")
+    with pytest.raises(OSError, match=r"target$|part"):
+        files.publish_tree(f"{tmp_path}/source", f"{tmp_path}/target")
+    assert tree(f"{tmp_path}/source") == TREE
+    assert os.listdir(tmp_path) == ["source"]
 
 
 def test_a_tree_is_copied_and_listed(folder: str) -> None:

@@ -1,6 +1,7 @@
 """Trials side by side: the shares of the parts, their results, and a killed run."""
 
 import contextlib
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from generic_trainer._core.cluster import cluster_addresses, this_task
+from generic_trainer.errors import WorkerLostError
 from generic_trainer.training import distributed
 from generic_trainer.trials import _cluster_part, _run_fn
 from generic_trainer.trials._cluster_part import ClusterPart
@@ -147,3 +149,36 @@ def test_parts_of_a_cluster(
                 assert this_task().index == part.ranks.index(rank)
         assert distributed.size() == workers
     assert found == expected
+
+
+DIVERGING = {"type": "double", "minval": 0.03, "maxval": 0.06}  # the first validation is the best
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("damage", ["truncated", "gone", "all gone"])
+def test_a_trial_whose_best_checkpoint_is_lost_trains_again(
+    tmp_path: Path, damage: str, parts: int
+) -> None:
+    searcher = {**RANDOM, "metric": "loss", "max_concurrent_trials": parts}
+    period = {"min_validation_period": {"batches": 1}, "min_checkpoint_period": {"batches": 1}}
+    wanted = parse_experiment(
+        {"hyperparameters": {"rate": DIVERGING}, "searcher": searcher, **period}
+    )
+    straight = train(tmp_path, wanted, parts=parts)
+    assert {trial.progress.best_at for trial in straight} == {1}
+    saved = [trial.exported().checkpoint_dir for trial in straight]
+    weights = [Path(path, "w.json").read_text() for path in saved]
+    for trial in straight:
+        if damage == "truncated":
+            Path(trial.exported().checkpoint_dir, "w.json").write_text("[")
+        else:
+            folder = tmp_path / "checkpoints" / f"trial-{trial.run.trial_id}"
+            shutil.rmtree(folder / "best" if damage == "gone" else folder)
+    if parts > 1 and damage != "all gone":  # nothing tells part 0 how far the others were
+        with pytest.raises(WorkerLostError, match="trial 2 is damaged or gone"):
+            train(tmp_path, wanted, parts=parts)
+    for _ in range(parts):  # an attempt for each part
+        with contextlib.suppress(WorkerLostError):
+            again = train(tmp_path, wanted, parts=parts)
+    assert told(again) == told(straight)
+    assert [Path(one.exported().checkpoint_dir, "w.json").read_text() for one in again] == weights
