@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import abc
-import contextvars
 from collections.abc import Callable
 from typing import Any
 
 from generic_trainer import estimator as tf_estimator
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials import _pedl
 from generic_trainer.trials._context import NativeContext, fit_to_workers, seed_generators
 from generic_trainer.trials._scripts.start import Init, Start
 from generic_trainer.trials._trial import HorovodContext, HparamsTrial, Trial, TrialRun
@@ -100,11 +99,6 @@ class EstimatorTrial(Trial, abc.ABC):
         return cls(context), ()
 
 
-_pedl_context: contextvars.ContextVar[EstimatorTrialContext] = contextvars.ContextVar(
-    "estimator_trial_context"
-)
-
-
 class HparamsEstimatorTrial(HparamsTrial, EstimatorTrial):
     """A `tf.estimator.Estimator` with its data.
 
@@ -133,28 +127,8 @@ class HparamsEstimatorTrial(HparamsTrial, EstimatorTrial):
     @classmethod
     def of_context(cls, context: EstimatorTrialContext) -> tuple[Any, tuple[Any, ...]]:
         """Returns the trial, and the arguments of its methods."""
-        _pedl_context.set(context)
+        _pedl.running.set(context)
         return cls(context.get_hparams()), (context.get_hparams(),)
-
-
-def wrap_dataset(dataset: Any) -> Any:
-    """Returns this process's share of the data of the running `EstimatorTrial`."""
-    return _running().wrap_dataset(dataset)
-
-
-def wrap_optimizer(optimizer: Any) -> Any:
-    """Returns the optimizer; must be called once at least."""
-    return _running().wrap_optimizer(optimizer)
-
-
-def _running() -> EstimatorTrialContext:
-    try:
-        return _pedl_context.get()
-    except LookupError:
-        raise ConfigurationError(
-            "wrap_dataset and wrap_optimizer are for the methods of an EstimatorTrial of PEDL and "
-            "functions that these call."
-        ) from None
 
 
 class EstimatorNativeContext(EstimatorContext, NativeContext):
