@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+import tensorflow as tf
 
 from generic_trainer import estimator as tf_estimator
 from generic_trainer.trials import _pedl
@@ -15,6 +18,25 @@ from generic_trainer.trials.estimator._context import EstimatorContext, Estimato
 from generic_trainer.trials.estimator._controller import EstimatorController
 
 ServingInputReceiverFn = Callable[..., Any]
+
+T = TypeVar("T")
+
+
+def _in_a_graph(build: Callable[..., T]) -> Callable[..., T]:
+    """Returns a function whose placeholders have a graph, as in Determined, which ran without v2.
+
+    They are patterns of what a model is served for. Nothing else of a trial may be built so: the
+    optimizers of Keras belong to the graph, or to none, in which they are made.
+    """
+
+    @functools.wraps(build)
+    def in_a_graph(*args: Any) -> T:
+        if not tf.executing_eagerly():
+            return build(*args)
+        with tf.Graph().as_default():
+            return build(*args)
+
+    return in_a_graph
 
 
 class EstimatorTrial(Trial, abc.ABC):
@@ -89,7 +111,7 @@ class EstimatorTrial(Trial, abc.ABC):
                 trial.build_estimator(*arguments),
                 trial.build_train_spec(*arguments),
                 trial.build_validation_spec(*arguments),
-                trial.build_serving_input_receiver_fns(*arguments),
+                _in_a_graph(trial.build_serving_input_receiver_fns)(*arguments),
             )
         return EstimatorController(context, run, *parts)
 
