@@ -31,13 +31,14 @@ class _TrialClass:
     def run_fn(self, module: ModuleType, function: str) -> Callable[[Any], Any] | None:
         if function != "run_fn":
             return None
-        from generic_trainer.trials._trial import trial_classes
+        from generic_trainer.trials._trial import refuse_incomplete, trial_classes
 
         if trial_classes(module):
             from generic_trainer.trials._run_fn import run_fn_of_module
 
             return run_fn_of_module(module)
         if not _is_script(ast.parse(inspect.getsource(module) or "")):
+            refuse_incomplete(module)
             return None
         from generic_trainer.trials._scripts.loading import run_fn_from_script
 

@@ -213,13 +213,37 @@ class HparamsTrial(Trial):
 
 def trial_classes(module: ModuleType) -> list[type[Any]]:
     """Returns the trial classes that an imported module defines."""
+    return [value for value in _defined_trials(module) if not inspect.isabstract(value)]
+
+
+def refuse_incomplete(module: ModuleType) -> None:
+    """Refuses a module whose only trial classes lack methods.
+
+    Raises:
+        ModuleFileError: the module has such a class.
+    """
+    for trial in _defined_trials(module):
+        lacks = sorted(trial.__abstractmethods__)
+        remedy = "Define them in the class."
+        build_model = getattr(trial, "build_model", None)
+        if build_model and "hparams" in inspect.signature(build_model).parameters:
+            remedy = (
+                'Its methods take hparams, as those of PEDL did: write "from '
+                'generic_trainer.trials.keras import KerasTrial as TFKerasTrial".'
+            )
+        raise ModuleFileError(
+            f"The trial {trial.__name__} has no {' and no '.join(lacks)}. {remedy}",
+            path=code_file(module.__name__),
+        )
+
+
+def _defined_trials(module: ModuleType) -> list[type[Any]]:
     return [
         value
         for value in vars(module).values()
         if inspect.isclass(value)
         and issubclass(value, Trial)
         and value.__module__ == module.__name__
-        and not inspect.isabstract(value)
     ]
 
 

@@ -24,6 +24,9 @@ IMPORTS = {
     "import tensorflow.compat.v1 as tf": "from generic_trainer.estimator import tf1 as tf",
     "import determined as det": "import generic_trainer.trials as det",
     "from determined": "from generic_trainer.trials",
+    "from pedl.frameworks.keras import TFKerasTensorBoard, TFKerasTrial,": (
+        "from generic_trainer.trials.keras import TFKerasTensorBoard, KerasTrial as TFKerasTrial,"
+    ),
     "from pedl.frameworks.tensorflow import": "from generic_trainer.trials.tensorflow import",
     "from pedl.trial import": "from generic_trainer.trials import",
     "from pedl.util import": "from generic_trainer.trials import",

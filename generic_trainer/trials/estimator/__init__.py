@@ -19,10 +19,8 @@ from generic_trainer.trials.estimator._trial import (
     init,
 )
 
-# Names of PEDL, which `trials.tensorflow` has.
+# A name of PEDL, which `trials.tensorflow` has.
 from generic_trainer.trials.estimator._trial import HparamsEstimatorTrial as HparamsEstimatorTrial
-from generic_trainer.trials.estimator._trial import wrap_dataset as wrap_dataset
-from generic_trainer.trials.estimator._trial import wrap_optimizer as wrap_optimizer
 
 __all__ = [
     "EstimatorContext",

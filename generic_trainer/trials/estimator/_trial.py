@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import abc
-import contextvars
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+import tensorflow as tf
 
 from generic_trainer import estimator as tf_estimator
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.trials import _pedl
 from generic_trainer.trials._context import NativeContext, fit_to_workers, seed_generators
 from generic_trainer.trials._scripts.start import Init, Start
 from generic_trainer.trials._trial import HorovodContext, HparamsTrial, Trial, TrialRun
@@ -16,6 +18,25 @@ from generic_trainer.trials.estimator._context import EstimatorContext, Estimato
 from generic_trainer.trials.estimator._controller import EstimatorController
 
 ServingInputReceiverFn = Callable[..., Any]
+
+T = TypeVar("T")
+
+
+def _in_a_graph(build: Callable[..., T]) -> Callable[..., T]:
+    """Returns a function whose placeholders have a graph, as in Determined, which ran without v2.
+
+    They are patterns of what a model is served for. Nothing else of a trial may be built so: the
+    optimizers of Keras belong to the graph, or to none, in which they are made.
+    """
+
+    @functools.wraps(build)
+    def in_a_graph(*args: Any) -> T:
+        if not tf.executing_eagerly():
+            return build(*args)
+        with tf.Graph().as_default():
+            return build(*args)
+
+    return in_a_graph
 
 
 class EstimatorTrial(Trial, abc.ABC):
@@ -90,7 +111,7 @@ class EstimatorTrial(Trial, abc.ABC):
                 trial.build_estimator(*arguments),
                 trial.build_train_spec(*arguments),
                 trial.build_validation_spec(*arguments),
-                trial.build_serving_input_receiver_fns(*arguments),
+                _in_a_graph(trial.build_serving_input_receiver_fns)(*arguments),
             )
         return EstimatorController(context, run, *parts)
 
@@ -98,11 +119,6 @@ class EstimatorTrial(Trial, abc.ABC):
     def of_context(cls, context: EstimatorTrialContext) -> tuple[Any, tuple[Any, ...]]:
         """Returns the trial, and the arguments of its methods."""
         return cls(context), ()
-
-
-_pedl_context: contextvars.ContextVar[EstimatorTrialContext] = contextvars.ContextVar(
-    "estimator_trial_context"
-)
 
 
 class HparamsEstimatorTrial(HparamsTrial, EstimatorTrial):
@@ -133,28 +149,8 @@ class HparamsEstimatorTrial(HparamsTrial, EstimatorTrial):
     @classmethod
     def of_context(cls, context: EstimatorTrialContext) -> tuple[Any, tuple[Any, ...]]:
         """Returns the trial, and the arguments of its methods."""
-        _pedl_context.set(context)
+        _pedl.running.set(context)
         return cls(context.get_hparams()), (context.get_hparams(),)
-
-
-def wrap_dataset(dataset: Any) -> Any:
-    """Returns this process's share of the data of the running `EstimatorTrial`."""
-    return _running().wrap_dataset(dataset)
-
-
-def wrap_optimizer(optimizer: Any) -> Any:
-    """Returns the optimizer; must be called once at least."""
-    return _running().wrap_optimizer(optimizer)
-
-
-def _running() -> EstimatorTrialContext:
-    try:
-        return _pedl_context.get()
-    except LookupError:
-        raise ConfigurationError(
-            "wrap_dataset and wrap_optimizer are for the methods of an EstimatorTrial of PEDL and "
-            "functions that these call."
-        ) from None
 
 
 class EstimatorNativeContext(EstimatorContext, NativeContext):

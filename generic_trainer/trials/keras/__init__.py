@@ -6,6 +6,7 @@ The names are those of `determined.keras`, for Keras 2 and Keras 3::
 """
 
 from generic_trainer.trials._gone import naming_successors
+from generic_trainer.trials._pedl import wrap_dataset as wrap_dataset  # for PEDL's trials
 from generic_trainer.trials.keras import callbacks, data
 from generic_trainer.trials.keras._context import (
     TFKerasContext,

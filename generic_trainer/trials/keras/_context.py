@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -126,6 +126,15 @@ class TFKerasContext(TrialContext):
         given = locals()
         changes = {name: given[name] for name in _FIT_OPTIONS if given[name] is not None}
         vars(self.fit_options).update(changes)
+
+    def wrapped(self, loaders: Iterable[Any]) -> list[Any]:
+        """Returns data, with their Datasets wrapped if none has been wrapped yet."""
+        if self._has_dataset:
+            return [*loaders]
+        return [
+            self.wrap_dataset(data) if isinstance(data, tf.data.Dataset) else data
+            for data in loaders
+        ]
 
     def check_dataset(self) -> None:
         """Raises `CheckFailedError` if no dataset was wrapped or cached."""

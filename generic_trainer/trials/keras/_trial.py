@@ -15,6 +15,7 @@ import tensorflow as tf
 from generic_trainer._core.keras import LEGACY_VARIABLE, is_keras_3
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import distributed
+from generic_trainer.trials import _pedl
 from generic_trainer.trials._context import NativeContext, fit_to_workers
 from generic_trainer.trials._scripts.start import Init, Start
 from generic_trainer.trials._trial import HorovodContext, HparamsTrial, Trial, TrialRun
@@ -109,7 +110,8 @@ class TFKerasTrial(Trial, abc.ABC):
             trial = cls.of_context(context)
             if not tf.executing_eagerly():
                 stack.enter_context(distributed.eager_mode())
-                tf.config.set_soft_device_placement(trial.session_config().allow_soft_placement)
+                session = trial.call(trial.session_config)
+                tf.config.set_soft_device_placement(session.allow_soft_placement)
             stack.enter_context(_old_arguments())
             data = (trial.build_training_data_loader(), trial.build_validation_data_loader())
             try:
@@ -118,7 +120,7 @@ class TFKerasTrial(Trial, abc.ABC):
                 if is_keras_3() and not isinstance(error, ConfigurationError):
                     _logger.error(_KERAS_3_REFUSES, LEGACY_VARIABLE)
                 raise
-            callbacks = trial.keras_callbacks()
+            callbacks = trial.call(trial.keras_callbacks)
             return TFKerasController(context, run, *data, callbacks, strategy=strategy)
 
     @classmethod
@@ -129,6 +131,10 @@ class TFKerasTrial(Trial, abc.ABC):
     def build_in(self, context: TFKerasTrialContext) -> None:
         """Builds the model, for a context to train."""
         self.build_model()
+
+    def call(self, method: Callable[..., Any]) -> Any:
+        """Returns what a method returns that a trial need not have."""
+        return method()
 
 
 class KerasTrial(HparamsTrial, TFKerasTrial):
@@ -147,6 +153,10 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
                 model = tf.keras.Sequential([...])
                 model.compile(tf.keras.optimizers.Adam(hparams["learning_rate"]), "mse")
                 return model
+
+    PEDL had this class as `TFKerasTrial`, too::
+
+        from generic_trainer.trials.keras import KerasTrial as TFKerasTrial
 
     Source: the documentation of PEDL's Keras trials.
     """
@@ -169,6 +179,19 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
         """Returns the metrics of a model that is not compiled."""
         return []
 
+    def session_config(self, hparams: dict[str, Any] | None = None) -> tf.compat.v1.ConfigProto:
+        """Returns the configuration of a session; the argument may be missing in a subclass."""
+        return super().session_config()
+
+    def keras_callbacks(self, hparams: dict[str, Any] | None = None) -> list[Any]:
+        """Returns callbacks; the argument may be missing in a subclass."""
+        return super().keras_callbacks()
+
+    def call(self, method: Callable[..., Any]) -> Any:
+        """Returns what a method returns, which may take the hyperparameters."""
+        has_argument = bool(inspect.signature(method).parameters)
+        return method(_pedl.running.get().get_hparams()) if has_argument else method()
+
     def build_training_data_loader(self) -> Any:
         """Returns the first part of what `make_data_loaders` returns."""
         return self._data[0]
@@ -179,13 +202,11 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
 
     @classmethod
     def of_context(cls, context: TFKerasTrialContext) -> Any:
-        """Returns the trial, its data loaded."""
+        """Returns the trial, its data loaded; Datasets are wrapped if none of them was."""
+        _pedl.running.set(context)
         loaded = cls.load_data(context.env)
         trial = cls(context.get_hparams())
-        trial._data = [
-            context.wrap_dataset(data) if isinstance(data, tf.data.Dataset) else data
-            for data in loaded
-        ]
+        trial._data = context.wrapped(loaded)
         return trial
 
     def build_in(self, context: TFKerasTrialContext) -> None:

@@ -62,6 +62,18 @@ def test_a_tensor_for_each_feature(open_trial, tmp_path, restored):
     assert weights[0] > 1  # trained
 
 
+class WithPlaceholders(WithoutReceivers):
+    def build_serving_input_receiver_fns(self):
+        features = {"x": tf.compat.v1.placeholder(tf.float32, [None, 1])}
+        return {"model": tf.estimator.export.build_raw_serving_input_receiver_fn(features)}
+
+
+def test_receivers_built_from_placeholders_of_a_method(open_trial, tmp_path):
+    _, serve = published(open_trial, WithPlaceholders, tmp_path)
+    [outputs] = serve(x=tf_itself.constant(X)).values()
+    assert outputs.shape == X.shape
+
+
 def test_predictions_of_a_premade_estimator_are_served_by_default(open_trial, tmp_path):
     _model, serve = published(open_trial, Kinds, tmp_path)
     size, count = tf_itself.constant([0.5, 2.0], tf_itself.float64), tf_itself.constant([1, 2])
