@@ -30,7 +30,15 @@ from generic_trainer.cli._csv_text import (
 )
 from generic_trainer.errors import DataError, raise_problems
 
-__all__ = ["SUFFIX", "EmptyCells", "Table", "read_csv", "write_examples", "write_schema"]
+__all__ = [
+    "SUFFIX",
+    "EmptyCells",
+    "Table",
+    "read_csv",
+    "schema_text",
+    "write_examples",
+    "write_schema",
+]
 
 _FILE_BYTES = 2 << 20
 _LISTS = {int: "int64_list", float: "float_list", str: "bytes_list"}
@@ -257,7 +265,13 @@ def _divided(records: Sequence[bytes], path: str) -> dict[str, Iterator[bytes]]:
 
 
 def write_schema(table: Table, path: str) -> str:
-    """Writes the schema of a table in text format, and returns its path.
+    """Writes the schema of a table, and returns its path."""
+    write_whole(path, schema_text(table))
+    return path
+
+
+def schema_text(table: Table) -> str:
+    """Returns the schema of a table in text format.
 
     A column with a value in every row is a required feature of shape [1].
     """
@@ -271,8 +285,7 @@ def write_schema(table: Table, path: str) -> str:
         if name not in table.empty:
             feature.presence.min_fraction = 1.0
             feature.shape.dim.add(size=1)
-    write_whole(path, text_format.MessageToString(schema))
-    return path
+    return text_format.MessageToString(schema)
 
 
 def types_of_schema(schema: Any) -> dict[str, type]:

@@ -10,12 +10,13 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import write_whole
 from generic_trainer._core.texts import argument_names, load_schema
-from generic_trainer.cli._csv import SUFFIX, Table, read_csv, types_of_schema, write_schema
+from generic_trainer.cli._csv import SUFFIX, Table, read_csv, schema_text, types_of_schema
 from generic_trainer.cli._csv_text import as_csv
 from generic_trainer.cli._options import add_command, require_files
 from generic_trainer.cli._profile import Profile, profile_of
@@ -75,37 +76,15 @@ def _init(options: argparse.Namespace) -> int:
     name = Path(options.table or _SAMPLE.removesuffix(".txt")).name
     name = re.sub(r"[^\w.-]", "_", name.removesuffix(SUFFIX)) + SUFFIX
     values = _values(table, profile, name)
-    files = [*_TEMPLATES, _SCHEMA, f"data/{name}"]
+    texts = {
+        file: _rendered((templates / f"{file}.txt").read_text(encoding="utf-8"), values)
+        for file in _TEMPLATES
+    }
+    texts[_SCHEMA] = schema_text(table)
+    texts[f"data/{name}"] = as_csv(itertools.chain([table.columns], *table.rows.values()))
     if values["request_file"]:
-        files.append(_REQUEST)
-    written = [root / file for file in files]
-    if existing := [str(path) for path in written if path.exists()]:
-        raise ConfigurationError(
-            f"{', '.join(existing)} exists already: expected a directory without such files",
-            path=options.directory,
-        )
-    rows = itertools.chain([table.columns], *table.rows.values())
-    made: list[Path] = []
-    path = root / "data"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        for path in written:
-            made.append(path)
-            if path.name == _SCHEMA:
-                write_schema(table, str(path))
-            elif path.name in _TEMPLATES:
-                template = (templates / f"{path.name}.txt").read_text(encoding="utf-8")
-                write_whole(str(path), _rendered(template, values))
-            elif path.name == _REQUEST:
-                write_whole(str(path), f"{values['request']}\n")
-            else:
-                write_whole(str(path), as_csv(rows))
-    except OSError as error:
-        for file in made:  # or the next call would find them, and refuse to write
-            file.unlink(missing_ok=True)
-        raise ConfigurationError(
-            f"{path} cannot be written: {error.strerror}", path=options.directory
-        ) from error
+        texts[_REQUEST] = f"{values['request']}\n"
+    written = _write(root, texts)
     if options.json:
         print(json.dumps([str(path) for path in written]))
         return 0
@@ -116,6 +95,39 @@ def _init(options: argparse.Namespace) -> int:
     command = "python pipeline.py" if has_tfx else values["command"]
     print(f"\nNow: cd {root} && {command}")
     return 0
+
+
+def _write(root: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Writes the files of a project, all or none, and returns their paths.
+
+    Files that an `init` wrote before it was killed count as missing.
+
+    Raises:
+        ConfigurationError: another file is in the place of one, or one cannot be written.
+    """
+    contents = {root / file: text.encode() for file, text in texts.items()}
+    made: list[Path] = []
+    path = root / "data"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        there = [path for path in contents if path.exists()]
+        if others := [str(path) for path in there if path.read_bytes() != contents[path]]:
+            raise ConfigurationError(
+                f"{', '.join(others)} exists already: expected a directory without such files",
+                path=str(root),
+            )
+        for path, content in contents.items():
+            made.append(path)
+            write_whole(str(path), content)
+    except BaseException as error:  # also Ctrl-C
+        for file in made:  # or the next call would find them, perhaps for another table
+            file.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ConfigurationError(
+                f"{path} cannot be written: {error.strerror}", path=str(root)
+            ) from error
+        raise
+    return [*contents]
 
 
 def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:

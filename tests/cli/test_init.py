@@ -1,7 +1,9 @@
 """`generic-trainer init`, and the project that it writes."""
 
 import ast
+import contextlib
 import csv
+import errno
 import io
 import json
 import os
@@ -17,6 +19,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer import cli
+from generic_trainer.cli import _init
 from tests.house import ROOT, run_python
 
 
@@ -31,6 +34,33 @@ def test_a_project_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture
 
     assert "pipeline.py" in capsys.readouterr().err
     assert (tmp_path / "new" / "houses" / "pipeline.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize("ending", ["SIGKILL", "Ctrl-C", "full disk"])
+@pytest.mark.parametrize("whole", range(6))
+def test_a_project_that_was_cut_short_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, ending: str
+) -> None:
+    write_whole = _init.write_whole
+    written: list[tuple[Path, bytes]] = []
+    errors = {"Ctrl-C": KeyboardInterrupt(), "full disk": OSError(errno.ENOSPC, "no space")}
+
+    def end_early(path: str, content: bytes) -> None:
+        if len(written) == whole:
+            raise errors.get(ending, SystemExit)
+        write_whole(path, content)
+        written.append((Path(path), content))
+
+    monkeypatch.setattr(_init, "write_whole", end_early)
+    with contextlib.suppress(SystemExit):
+        assert cli.main(["init", str(tmp_path)]) == {"Ctrl-C": 130, "full disk": 74}[ending]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    if ending == "SIGKILL":  # nothing is cleared away
+        for path, content in written:
+            path.write_bytes(content)
+    monkeypatch.setattr(_init, "write_whole", write_whole)
+    assert cli.main(["init", str(tmp_path)]) == 0
+    assert all(path.read_bytes() == content for path, content in written)
 
 
 def rows(label: Callable[[int], object], count: int = 200) -> str:
