@@ -12,7 +12,7 @@ from generic_trainer.validation import ServingContract
 from tests.examples import example
 from tests.validation.conftest import Check
 from tests.validation.good import SERVED, TEXT
-from tests.validation.models import ROWS, SERIALIZED, serving
+from tests.validation.models import ROWS, SERIALIZED, after, serving
 from tests.validation.recipes import EVALUATED
 
 Make = Callable[[], tf.Module]
@@ -289,6 +289,32 @@ FINDINGS: dict[str, tuple[Make, ServingContract, str, str, str]] = {
         f"state of {name}": (stateful(name), SERVED, "deterministic", "warn", "each call assigns '")
         for name in ("keras", "tf_keras")
     },
+    "slow state": (
+        computing(
+            lambda x, n: x + n.assign_add(1e-7 * tf.reduce_mean(x)),
+            n=lambda: tf.Variable(0.0, name="drift"),
+        ),
+        EVALUATED, "deterministic", "warn", "computes outputs from 'drift', and changes it",
+    ),
+    "state of one row in ten thousand": (
+        computing(
+            lambda x, n: x + tf.floor(n.assign_add(1.0) / 1e4),
+            n=lambda: tf.Variable(0.0, name="calls"),
+        ),
+        EVALUATED, "deterministic", "warn", "computes outputs from 'calls', and changes it",
+    ),
+    "state that no output reads": (
+        computing(
+            lambda x, n: after(n.assign_add(1.0), x), n=lambda: tf.Variable(0.0, name="calls")
+        ),
+        EVALUATED, "deterministic", "pass", "",
+    ),
+    "state that the first call fills": (
+        computing(
+            lambda x, n: x + n.assign(tf.ones([2])), n=lambda: tf.Variable([0.0, 0.0], name="table")
+        ),
+        EVALUATED, "deterministic", "pass", "",
+    ),
     "counter": (
         computing(lambda x, n: x + n.assign_add(1.0), n=lambda: tf.Variable(0.0, name="calls")),
         EVALUATED, "deterministic", "fail", "each call assigns 'calls'",

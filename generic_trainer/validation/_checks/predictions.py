@@ -44,6 +44,7 @@ _ANY_ROW_REMEDY = (
 )
 _GOLDEN_ROWS = 3
 _MAX_VARIABLES = 5  # that a finding names
+_MAX_STATE = 1 << 22  # values of a variable that is compared
 _RANDOM = re.compile(
     r"(Stateless)?(Random|Shuffle|Multinomial|(Parameterized)?TruncatedNormal)|Rng"
     r"|Stateful(Random|Standard|TruncatedNormal|Uniform)"
@@ -286,7 +287,8 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     """The same batch scored twice gives the same outputs.
 
     If the same request gets different answers, predictions cannot be explained, cached, or compared
-    with those of the next model.
+    with those of the next model. Outputs that depend on a variable that calls change, too slowly
+    for two calls to show it, cause a warning.
 
     Example: dropout that is active in the exported function: `model(x, training=True)`; an LSTM
     with `stateful=True`.
@@ -294,16 +296,43 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in model.scored().items():
         signature = model.signatures[name]
         remedy = remedy_of_varying(signature)
+        varied = False
         for key in sorted(scored.batch):
             changed, certain = scored.varies(key)
             if changed:
+                varied = True
                 message = f"signature {name!r}, output {key!r}: the second call gives {changed}"
                 if variables := ", ".join(map(repr, signature.assigned[:_MAX_VARIABLES])):
                     message += f"; each call assigns {variables}"
                 yield model.of_rows(certain and name in model.serving_signatures, message, remedy)
-        if name in model.serving_signatures and "Timestamp" in signature.ops:
+        served = name in model.serving_signatures
+        if served and not varied and signature.remembered and _state_changes(model, name, scored):
+            variables = ", ".join(map(repr, signature.remembered[:_MAX_VARIABLES]))
+            message = (
+                f"signature {name!r} computes outputs from {variables}, and changes it with its "
+                "calls: the same rows have other outputs later"
+            )
+            yield model.of_rows(False, message, remedy)
+        if served and "Timestamp" in signature.ops:
             message = f"signature {name!r} reads the clock: the same rows have other outputs later"
             yield model.of_rows(False, message, "let the time be an input")
+
+
+def _state_changes(model: ModelUnderTest, name: str, scored: _scoring.Scores) -> bool:
+    """Returns whether a call changes variables still; it may have filled them once and for all."""
+    loaded = model.loaded.signatures[name]
+    variables = [
+        variable
+        for variable in getattr(loaded, "variables", ())
+        if (variable.shape.num_elements() or 0) <= _MAX_STATE
+    ]
+    before = [variable.numpy() for variable in variables]
+    with contextlib.suppress(Exception):  # such as the end of the state's space
+        _scoring.call(loaded, scored.feed.inputs)
+    return any(
+        not np.array_equal(variable.numpy(), value)
+        for variable, value in zip(variables, before, strict=True)
+    )
 
 
 def remedy_of_varying(signature: Signature) -> str:
