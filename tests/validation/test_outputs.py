@@ -367,6 +367,30 @@ def test_a_table_that_grows_by_words_beside_numbers_is_found(
     assert result.status == "warn" and "grows with new values" in result.message, result
 
 
+@pytest.mark.parametrize(
+    ("name", "function", "status"),
+    [
+        ("probabilities", lambda x: tf.concat([1.0 - x, x], 1), "warn"),
+        ("probability", lambda x: 2.0 * x - 1.0, "warn"),
+        ("head_probs", lambda x: x, "pass"),
+        ("probabilities", tf.sigmoid, "pass"),
+        ("probabilities", lambda x: tf.cast(tf.sigmoid(x), tf.bfloat16), "pass"),
+        ("log_probabilities", lambda x: tf.math.log_sigmoid(x), "pass"),
+        ("scores", lambda x: x, "pass"),
+    ],
+)
+def test_probabilities_beyond_0_and_1(
+    name: str, function: Callable[[tf.Tensor], tf.Tensor], status: str, check: Check
+) -> None:
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        x = tf.io.parse_example(rows, {"x": tf.io.FixedLenFeature([1], tf.float32)})["x"]
+        return {name: function(x)}
+
+    examples = tuple(example(x=0.1 * row - 1.0) for row in range(40))
+    report = check(serving(serve, SERIALIZED), dataclasses.replace(EVALUATED, examples=examples))
+    assert report["outputs_finite"].status == status, report.summary()
+
+
 # Rows that the first examples do not have, and whose scores depend on the rows beside them.
 
 

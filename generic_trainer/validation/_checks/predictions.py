@@ -42,6 +42,8 @@ _ANY_ROW_REMEDY = (
     "initialise tables and variables when the model is loaded, and use ops that the CPU of a "
     "server has. If a consumer has others: ServingContract(severities={'scores': 'warn'})"
 )
+_PROBABILITY = re.compile(r"prob(s|as?|ability|abilities)?", re.IGNORECASE)
+_NEARLY = 0.02  # by which half precision may miss 0 and 1
 _GOLDEN_ROWS = 3
 _MAX_VARIABLES = 5  # that a finding names
 _MAX_STATE = 1 << 22  # values of a variable that is compared
@@ -211,7 +213,8 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
     """No output is NaN or infinite.
 
     One NaN among a thousand predictions turns the Evaluator's metric into NaN, which no threshold
-    refuses, and a client shows it as it is.
+    refuses, and a client shows it as it is. Outputs called probabilities that are beyond 0 and 1
+    cause a warning.
 
     Example: a feature that is divided by its own mean, which is 0 for one of the eval examples.
     """
@@ -220,6 +223,16 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
             certain = kind == "NaN" and scored.feed.real and name in model.serving_signatures
             message = f"signature {name!r}: output {key!r} is {kind} for {scored.feed.source}"
             yield model.of_rows(certain, message, NAN_REMEDY)
+        for key, output in sorted(scored.batch.items()):
+            is_real = scored.feed.real and output.size and output.dtype.kind != "c"
+            is_named = _PROBABILITY.fullmatch(key.rpartition("/")[2])
+            if is_named and is_real and _scoring.is_float(output):
+                least, greatest = np.nanmin(output), np.nanmax(output)
+                if least < -_NEARLY or greatest > 1 + _NEARLY:
+                    values = f"values from {least:.3g} to {greatest:.3g}"
+                    message = f"signature {name!r}: output {key!r} has {values}"
+                    remedy = "apply the sigmoid or softmax, or give the output another name"
+                    yield warn(message, remedy, may_be_meant=True)
 
 
 @check(needs=("scores",))
