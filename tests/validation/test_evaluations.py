@@ -113,6 +113,16 @@ def test_lint_of_a_file_that_is_none(tmp_path: Path) -> None:
         assert caught.value.path == str(file)
 
 
+@pytest.mark.parametrize(("label", "status"), [("miles", "warn"), ("tips", "pass")])
+def test_a_label_that_the_model_needs_and_the_contract_does_not_name(
+    label: str, status: str, check: Check, good_model: Path
+) -> None:
+    wanted = contract(f'model_specs {{ label_key: "{label}" }} {MSE}')
+    result = check(good_model, dataclasses.replace(wanted, severities=WITHOUT_REHEARSAL))
+    assert result["eval_signatures"].status == status, result.summary()
+    assert ("'miles' is a feature that" in result["eval_signatures"].message) == (status == "warn")
+
+
 def test_a_label_beyond_the_classes_in_a_late_example(check: Check, tmp_path: Path) -> None:
     def score(features: Features) -> tf.Tensor:
         miles = features["miles"]

@@ -95,8 +95,21 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
                 problem = f"{what} {function!r}; the model has {list(model.signatures)}"
                 yield fail(problem, f"export it, or name another one in {place}")
         if name in model.signatures:
+            yield from _labels(model, spec, name)
             yield from _inputs(model, spec, name)
             yield from _outputs(model, spec, name)
+
+
+def _labels(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
+    """Warns of labels that are inputs; of those that the contract names, `without_label` does."""
+    signature = model.signatures[name]
+    needed = {key for key, feature in signature.features.items() if feature.is_required}
+    labels = {spec.label_key, *spec.label_keys.values()} - model.label_keys
+    for label in sorted(labels & needed) if not spec.preprocessing_function_names else ():
+        message = f"label_key {label!r} is a feature that signature {name!r} needs"
+        named = sorted(model.label_keys)
+        remedy = f"name the label that the model predicts: the contract has {named}"
+        yield warn(message, remedy, may_be_meant=True)
 
 
 def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
