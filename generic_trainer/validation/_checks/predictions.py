@@ -46,7 +46,6 @@ _PROBABILITY = re.compile(r"prob(s|as?|ability|abilities)?", re.IGNORECASE)
 _NEARLY = 0.02  # by which half precision may miss 0 and 1
 _GOLDEN_ROWS = 3
 _MAX_VARIABLES = 5  # that a finding names
-_MAX_STATE = 1 << 22  # values of a variable that is compared
 _RANDOM = re.compile(
     r"(Stateless)?(Random|Shuffle|Multinomial|(Parameterized)?TruncatedNormal)|Rng"
     r"|Stateful(Random|Standard|TruncatedNormal|Uniform)"
@@ -319,7 +318,7 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
                     message += f"; each call assigns {variables}"
                 yield model.of_rows(certain and name in model.serving_signatures, message, remedy)
         served = name in model.serving_signatures
-        if served and not varied and signature.remembered and _state_changes(model, name, scored):
+        if served and not varied and signature.remembered and model.changes_state(name):
             variables = ", ".join(map(repr, signature.remembered[:_MAX_VARIABLES]))
             message = (
                 f"signature {name!r} computes outputs from {variables}, and changes it with its "
@@ -329,23 +328,6 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
         if served and "Timestamp" in signature.ops:
             message = f"signature {name!r} reads the clock: the same rows have other outputs later"
             yield model.of_rows(False, message, "let the time be an input")
-
-
-def _state_changes(model: ModelUnderTest, name: str, scored: _scoring.Scores) -> bool:
-    """Returns whether a call changes variables still; it may have filled them once and for all."""
-    loaded = model.loaded.signatures[name]
-    variables = [
-        variable
-        for variable in getattr(loaded, "variables", ())
-        if (variable.shape.num_elements() or 0) <= _MAX_STATE
-    ]
-    before = [variable.numpy() for variable in variables]
-    with contextlib.suppress(Exception):  # such as the end of the state's space
-        _scoring.call(loaded, scored.feed.inputs)
-    return any(
-        not np.array_equal(variable.numpy(), value)
-        for variable, value in zip(variables, before, strict=True)
-    )
 
 
 def remedy_of_varying(signature: Signature) -> str:
