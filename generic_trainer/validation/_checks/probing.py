@@ -16,7 +16,6 @@ from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
-from generic_trainer.validation._checks.narrowed import narrowed
 from generic_trainer.validation._checks.neighbours import beside_others
 from generic_trainer.validation._checks.predictions import (
     ALONE_REMEDY,
@@ -174,8 +173,7 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
     """Rows beyond the domains of the schema give numbers, and an empty batch gives no error.
 
     Clients send more than a schema foresees: values beyond a domain, unknown words, broken text, an
-    empty batch. A model need not take them, so this check warns at most. It also warns if large ids
-    that differ become one, as by a cast to int32 or float32.
+    empty batch. A model need not take them, so this check warns at most.
 
     Example: an unknown word whose index is beyond the embedding.
     """
@@ -190,16 +188,15 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
                         "convolutions fail with one on this processor; with "
                         "TF_ENABLE_ONEDNN_OPTS=0 they take it"
                     )
-                else:
-                    message = f"signature {name!r} with an empty batch: {reason_of(error)}"
-                    remedy = (
-                        "replace fixed sizes by ones that follow the batch, and -1 in a reshape "
-                        "by a known size"
-                    )
-                    yield warn(message, remedy)
+                    continue
+                message = f"signature {name!r} with an empty batch: {reason_of(error)}"
+                remedy = (
+                    "replace fixed sizes by ones that follow the batch, and -1 in a reshape by "
+                    "a known size"
+                )
+                yield warn(message, remedy)
             else:
                 yield note(f"signature {name!r} took an empty batch")
-        yield from narrowed(model, name, scored)
     if model.schema is None:
         raise Skip("the contract names no schema")
     remedy = (
