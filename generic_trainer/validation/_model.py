@@ -30,7 +30,7 @@ from generic_trainer.validation._graph import (
     node_name,
     tensors_of,
 )
-from generic_trainer.validation._scoring import Budget, Feed, Scores, score
+from generic_trainer.validation._scoring import Budget, Feed, Scores, call, score
 from generic_trainer.validation._session import SessionSignature, open_session
 from generic_trainer.validation._signatures import Signature
 from generic_trainer.validation._tflite import TFLiteModel, find_models
@@ -330,6 +330,20 @@ class ModelUnderTest:
                 self.load_error = reason_of(error)
                 return types.SimpleNamespace(signatures=called)
             raise
+
+    def changes_state(self, name: str) -> bool:
+        """Whether a call of a signature still changes variables; it may fill them once for all."""
+        signature = self.loaded.signatures[name]
+        variables = [
+            variable
+            for variable in getattr(signature, "variables", ())
+            if (variable.shape.num_elements() or 0) <= _CHUNK
+        ]
+        before = [variable.numpy() for variable in variables]
+        with contextlib.suppress(Exception):  # such as the end of the state's space
+            call(signature, self.scores[name].feed.inputs)
+        pairs = zip(variables, before, strict=True)
+        return any(not np.array_equal(variable.numpy(), value) for variable, value in pairs)
 
     def per_row(self, message: str, remedy: str) -> Finding:
         """Fails for consumers that match outputs with examples by row: Evaluator, BulkInferrer."""

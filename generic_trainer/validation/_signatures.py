@@ -22,6 +22,7 @@ from generic_trainer.validation._graph import (
 
 Shape = list[int | None] | None
 _VARIABLE = re.compile(r"VarHandleOp|Variable(V2)?")
+_READS = re.compile(r"ReadVariableOp|ResourceGather(Nd)?")
 _ASSIGNS = re.compile(r"Assign(Add|Sub)?(Variable(Op)?)?$|(Resource)?(Sparse)?(Scatter|Apply)[A-Z]")
 
 
@@ -143,10 +144,26 @@ class Signature:
             for (function, _), node in self.nodes.items()
             if _ASSIGNS.match(node.op)
         ]
-        places = self._graph.upstream_of(assigning, through=HANDS_ON)
+        return sorted(self._variables_of(assigning))
+
+    @functools.cached_property
+    def remembered(self) -> list[str]:
+        """The names of the assigned variables from which its outputs are computed, sorted."""
+        computing = self._graph.computing(tensors_of(self.proto.outputs))
+        reading = [
+            Node(self._graph.placed[function, name], function, "served")
+            for function, name in computing
+            if (function, name) in self._graph.placed
+            and _READS.fullmatch(self._graph.placed[function, name].op)
+        ]
+        return sorted(self._variables_of(reading).intersection(self.assigned))
+
+    def _variables_of(self, users: Sequence[Node]) -> set[str]:
+        """Returns the names of the variables that some nodes read or change."""
+        places = self._graph.upstream_of(users, through=HANDS_ON)
         nodes = [node for place, node in self._graph.placed.items() if place in places]
         variables = [node for node in nodes if _VARIABLE.fullmatch(node.op)]
-        return sorted({node.attr["shared_name"].s.decode() or node.name for node in variables})
+        return {node.attr["shared_name"].s.decode() or node.name for node in variables}
 
     @functools.cached_property
     def features(self) -> dict[str, ParsedFeature]:

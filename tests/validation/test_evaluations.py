@@ -113,6 +113,16 @@ def test_lint_of_a_file_that_is_none(tmp_path: Path) -> None:
         assert caught.value.path == str(file)
 
 
+@pytest.mark.parametrize(("label", "status"), [("miles", "warn"), ("tips", "pass")])
+def test_a_label_that_the_model_needs_and_the_contract_does_not_name(
+    label: str, status: str, check: Check, good_model: Path
+) -> None:
+    wanted = contract(f'model_specs {{ label_key: "{label}" }} {MSE}')
+    result = check(good_model, dataclasses.replace(wanted, severities=WITHOUT_REHEARSAL))
+    assert result["eval_signatures"].status == status, result.summary()
+    assert ("'miles' is a feature that" in result["eval_signatures"].message) == (status == "warn")
+
+
 def test_a_label_beyond_the_classes_in_a_late_example(check: Check, tmp_path: Path) -> None:
     def score(features: Features) -> tf.Tensor:
         miles = features["miles"]
@@ -126,3 +136,34 @@ def test_a_label_beyond_the_classes_in_a_late_example(check: Check, tmp_path: Pa
         wanted = dataclasses.replace(config, examples=[*rows, example(miles=4.0, tips=last)])
         result = check(folder, wanted)["eval_rehearsal"]
         assert result.status == status, result
+
+
+@pytest.mark.parametrize(
+    ("metric", "classes", "labels", "told"),
+    [
+        ("SparseCategoricalAccuracy", 3, 1, ""),
+        ("SparseCategoricalAccuracy", 0, 1, "output 'score' is one number"),
+        ("CategoricalAccuracy", 3, 3, ""),
+        ("CategoricalAccuracy", 3, 1, "label 'tips' is one number"),
+    ],
+)
+def test_metrics_of_several_classes_that_get_one_number(
+    metric: str, classes: int, labels: int, told: str, check: Check, tmp_path: Path
+) -> None:
+    """TFMA takes the place of the largest of one number, which is 0, for the class."""
+
+    def score(features: Features) -> tf.Tensor:
+        number = tf.cast(features["miles"] > 2.0, tf.int64)
+        return tf.one_hot(number, classes) if classes else number
+
+    folder = models.save(scoring(score), tmp_path / "model")
+    config = contract(
+        f'model_specs {{ label_key: "tips" }} {MSE.replace("MeanSquaredError", metric)}'
+    )
+    rows = [
+        example(miles=0.1 * row, tips=int(row > 20) if labels == 1 else [row <= 20, row > 20, 0])
+        for row in range(40)
+    ]
+    result = check(folder, dataclasses.replace(config, examples=rows))["eval_rehearsal"]
+    assert result.status == ("warn" if told else "pass"), result
+    assert told in result.message

@@ -12,7 +12,7 @@ from generic_trainer.validation import ServingContract
 from tests.examples import example
 from tests.validation.conftest import Check
 from tests.validation.good import SERVED, TEXT
-from tests.validation.models import ROWS, SERIALIZED, serving
+from tests.validation.models import ROWS, SERIALIZED, after, serving
 from tests.validation.recipes import EVALUATED
 
 Make = Callable[[], tf.Module]
@@ -289,6 +289,32 @@ FINDINGS: dict[str, tuple[Make, ServingContract, str, str, str]] = {
         f"state of {name}": (stateful(name), SERVED, "deterministic", "warn", "each call assigns '")
         for name in ("keras", "tf_keras")
     },
+    "slow state": (
+        computing(
+            lambda x, n: x + n.assign_add(1e-7 * tf.reduce_mean(x)),
+            n=lambda: tf.Variable(0.0, name="drift"),
+        ),
+        EVALUATED, "deterministic", "warn", "computes outputs from 'drift', and changes it",
+    ),
+    "state of one row in ten thousand": (
+        computing(
+            lambda x, n: x + tf.floor(n.assign_add(1.0) / 1e4),
+            n=lambda: tf.Variable(0.0, name="calls"),
+        ),
+        EVALUATED, "deterministic", "warn", "computes outputs from 'calls', and changes it",
+    ),
+    "state that no output reads": (
+        computing(
+            lambda x, n: after(n.assign_add(1.0), x), n=lambda: tf.Variable(0.0, name="calls")
+        ),
+        EVALUATED, "deterministic", "pass", "",
+    ),
+    "state that the first call fills": (
+        computing(
+            lambda x, n: x + n.assign(tf.ones([2])), n=lambda: tf.Variable([0.0, 0.0], name="table")
+        ),
+        EVALUATED, "deterministic", "pass", "",
+    ),
     "counter": (
         computing(lambda x, n: x + n.assign_add(1.0), n=lambda: tf.Variable(0.0, name="calls")),
         EVALUATED, "deterministic", "fail", "each call assigns 'calls'",
@@ -319,6 +345,52 @@ def test_the_remedy_is_for_dropout_or_for_state(name: str, check: Check) -> None
     assert remedy in check(make(), SERVED)["deterministic"].remedy
 
 
+@pytest.mark.parametrize("number", [1.0, 1])
+def test_a_table_that_grows_by_words_beside_numbers_is_found(
+    number: float | int, check: Check
+) -> None:
+    """Examples with new words keep their numbers, without which no signature scores them."""
+    spec = {
+        "n": tf.io.FixedLenFeature([], tf.float32 if isinstance(number, float) else tf.int64),
+        "word": tf.io.FixedLenFeature([], tf.string),
+    }
+    known = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        row = tf.io.parse_example(rows, spec)
+        known.insert(row["word"], tf.ones_like(row["word"], tf.int64))
+        return {"y": tf.cast(row["n"], tf.float32)}
+
+    examples = tuple(example(n=number * row, word=f"word {row % 3}") for row in range(40))
+    contract = dataclasses.replace(SERVED, examples=examples)
+    result = check(serving(serve, SERIALIZED, known=known), contract)["state_growth"]
+    assert result.status == "warn" and "grows with new values" in result.message, result
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "status"),
+    [
+        ("probabilities", lambda x: tf.concat([1.0 - x, x], 1), "warn"),
+        ("probability", lambda x: 2.0 * x - 1.0, "warn"),
+        ("head_probs", lambda x: x, "pass"),
+        ("probabilities", tf.sigmoid, "pass"),
+        ("probabilities", lambda x: tf.cast(tf.sigmoid(x), tf.bfloat16), "pass"),
+        ("log_probabilities", lambda x: tf.math.log_sigmoid(x), "pass"),
+        ("scores", lambda x: x, "pass"),
+    ],
+)
+def test_probabilities_beyond_0_and_1(
+    name: str, function: Callable[[tf.Tensor], tf.Tensor], status: str, check: Check
+) -> None:
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        x = tf.io.parse_example(rows, {"x": tf.io.FixedLenFeature([1], tf.float32)})["x"]
+        return {name: function(x)}
+
+    examples = tuple(example(x=0.1 * row - 1.0) for row in range(40))
+    report = check(serving(serve, SERIALIZED), dataclasses.replace(EVALUATED, examples=examples))
+    assert report["outputs_finite"].status == status, report.summary()
+
+
 # Rows that the first examples do not have, and whose scores depend on the rows beside them.
 
 
@@ -333,6 +405,7 @@ def of_others(number: str, x: tf.Tensor) -> tf.Tensor:
         "constant": 7.0 + tf.zeros_like(x),
         "function": tf.sin(x),
         "random": tf.random.uniform(tf.shape(x)) * 99.0,
+        "dropped": tf.nn.dropout(x, 0.5, seed=3),
     }
     if number == "counted":  # each row sees the rare ones before it
         return x + 9.0 * tf.cumsum(tf.cast(rare, tf.float32))
@@ -359,19 +432,25 @@ def test_rare_rows_that_are_scored_otherwise_pass(number: str, check: Check) -> 
     assert report.passed and not report["eval_rows"].remedy, report.summary()
 
 
-def test_rare_rows_that_are_scored_at_random_are_found(check: Check) -> None:
-    result = check(*rare_rows("random", False))["eval_rows"]
+@pytest.mark.parametrize(("number", "step"), [("random", 71), ("dropped", 17)])
+def test_rare_rows_that_are_scored_at_random_are_found(
+    number: str, step: int, check: Check
+) -> None:
+    result = check(*rare_rows(number, False, step))["eval_rows"]
     assert result.status == "fail" and "output 'y' of a second call is" in result.message
     assert "training=False" in result.remedy and "normalise" not in result.remedy
 
 
-def rare_rows(number: str, takes_tensors: bool) -> tuple[tf.Module, ServingContract]:
+def rare_rows(
+    number: str, takes_tensors: bool, step: int = 71
+) -> tuple[tf.Module, ServingContract]:
     def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
         spec = {"x": tf.io.FixedLenFeature([], tf.float32)}
         x = rows[:, 0] if takes_tensors else tf.io.parse_example(rows, spec)["x"]
         return {"y": of_others(number, x)[:, None]}
 
-    values = [99.0 if row in (70, 141, 222) else row % 40 + 0.001 * row for row in range(300)]
+    late = range(70, 283, step)
+    values = [99.0 if row in late else row % 40 + 0.001 * row for row in range(300)]
     examples = tuple(example(x=value) for value in values)
     spec = tf.TensorSpec([None, 1], tf.float32, name="x") if takes_tensors else SERIALIZED
     return serving(serve, spec), dataclasses.replace(EVALUATED, examples=examples)

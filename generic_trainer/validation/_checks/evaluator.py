@@ -1,5 +1,6 @@
 """Checks of the model against the config of the Evaluator downstream."""
 
+import itertools
 import math
 import os
 import re
@@ -19,6 +20,11 @@ from generic_trainer.validation._tfma_lint import is_elsewhere, lint_findings
 
 # TFMA picks these by itself from several outputs.
 _KNOWN_OUTPUTS = {"scores", "outputs", "predictions", "logistic", "probabilities", "logits"}
+_OF_SCORES = {  # that need one for each class, and take the largest
+    "CategoricalAccuracy", "SparseCategoricalAccuracy", "SparseTopKCategoricalAccuracy",
+    "TopKCategoricalAccuracy",
+}  # fmt: skip
+_OF_ONE_HOT = {"CategoricalAccuracy", "TopKCategoricalAccuracy"}  # that need such labels
 _OF_PROBABILITIES = {"AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "CalibrationPlot"}
 
 _EXAMPLES = 20  # of the rehearsal
@@ -91,8 +97,21 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
                 problem = f"{what} {function!r}; the model has {list(model.signatures)}"
                 yield fail(problem, f"export it, or name another one in {place}")
         if name in model.signatures:
+            yield from _labels(model, spec, name)
             yield from _inputs(model, spec, name)
             yield from _outputs(model, spec, name)
+
+
+def _labels(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
+    """Warns of labels that are inputs; of those that the contract names, `without_label` does."""
+    signature = model.signatures[name]
+    needed = {key for key, feature in signature.features.items() if feature.is_required}
+    labels = {spec.label_key, *spec.label_keys.values()} - model.evidence.label_keys
+    for label in sorted(labels & needed) if not spec.preprocessing_function_names else ():
+        message = f"label_key {label!r} is a feature that signature {name!r} needs"
+        named = sorted(model.evidence.label_keys)
+        remedy = f"name the label that the model predicts: the contract has {named}"
+        yield warn(message, remedy, may_be_meant=True)
 
 
 def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
@@ -160,7 +179,8 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     TFMA itself evaluates the model on at most 20 raw examples with Beam's in-memory runner, which
     may take 5 s. An error that would end the Evaluator ends the rehearsal.
 
-    Example: an AUC of scores that are not probabilities; a metric that is NaN.
+    Example: an AUC of scores that are not probabilities; a metric that is NaN; the
+    `CategoricalAccuracy` of labels that are no one-hot vectors.
     """
     if (
         model.evidence.eval_config is None
@@ -193,6 +213,7 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
             remedy = "look for NaN among the predictions and labels: TFMA reports no error"
             yield judge(message, remedy)
     yield from _beyond_one(model)
+    yield from _of_one_class(model)
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
 
 
@@ -289,6 +310,51 @@ def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
                 )
                 remedy = "evaluate a signature that applies the sigmoid"
                 yield warn(message, remedy, may_be_meant=True)
+
+
+def _of_one_class(model: ModelUnderTest) -> Iterator[Finding]:
+    """Warns of metrics that find a class among several numbers, and get one number: it is class 0.
+
+    TFMA reports no error. A model that is always right has the accuracy of answering class 0.
+    """
+    specs = [spec for spec in model.evidence.eval_config.model_specs if not spec.is_baseline]
+    for spec, metrics in itertools.product(specs, model.evidence.eval_config.metrics_specs):
+        if metrics.HasField("binarize") or metrics.HasField("aggregate"):
+            continue
+        named = {metric.class_name for metric in metrics.metrics}
+        scored = model.scores.get(spec.signature_name or "serving_default")
+        outputs = scored.batch if scored is not None else {}
+        for name in metrics.output_names or [""]:
+            key = spec.prediction_keys.get(name) or spec.prediction_key or name
+            key = key if len(outputs) > 1 else next(iter(outputs), key)
+            values = outputs.get(key)
+            if values is not None and values.dtype != object and _is_single(values):
+                yield from _of_single(named & _OF_SCORES, f"output {key!r}", "a score per class")
+            label = spec.label_keys.get(name) or spec.label_key
+            if _is_class(model, label) and not spec.preprocessing_function_names:
+                yield from _of_single(named & _OF_ONE_HOT, f"label {label!r}", "a one-hot label")
+
+
+def _of_single(metrics: Iterable[str], what: str, wanted: str) -> Iterator[Finding]:
+    if named := ", ".join(sorted(metrics)):
+        message = f"{named} takes {wanted}, {what} is one number: TFMA silently takes it as class 0"
+        remedy = (
+            "with classes as labels, use SparseCategoricalAccuracy and an output of a score per "
+            "class; with one score, use BinaryAccuracy"
+        )
+        yield warn(message, remedy, may_be_meant=True)
+
+
+def _is_single(values: np.ndarray) -> bool:
+    return values.ndim > 0 and len(values) > 0 and values.size == len(values)
+
+
+def _is_class(model: ModelUnderTest, label: str) -> bool:
+    """Whether a label of the examples is always one number."""
+    features = [example.features.feature for example in parsed(model.evidence.eval_rows)]
+    present = [each[label] for each in features if label in each]
+    numbers = [len(f.int64_list.value) + len(f.float_list.value) for f in present]
+    return bool(numbers) and set(numbers) == {1}
 
 
 def _reason(error: Exception) -> str:

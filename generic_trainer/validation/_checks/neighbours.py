@@ -129,6 +129,13 @@ def _first_changed(
             usual = together[key][place : place + 1]
             if key in rounds or not (change := change_of(key, apart[key][n : n + 1], usual)):
                 continue
+            # A row that is drawn of few values may have the same one twice; of all, one differs.
+            again = call(examples).get(key, together[key])
+            for other in range(len(others), len(others) + len(rows)):
+                found, usual_there = again[other : other + 1], together[key][other : other + 1]
+                if varied := change_of(key, found, usual_there):
+                    change = f"output {key!r} of a second call is {varied}"
+                    return _Changed(rows[other - len(others)], change, is_random=True)
             # Rounding depends on the size of a batch, and a threshold may multiply it: the other
             # rows are the cause only if a batch of the same size differs without them.
             copied = beside_copies(key, place, places)
@@ -136,9 +143,6 @@ def _first_changed(
                 rounds.add(key)
                 continue
             row = rows[place - len(others)]
-            again = call(examples).get(key, together[key])[place : place + 1]
-            if varied := change_of(key, again, usual):
-                return _Changed(row, f"output {key!r} of a second call is {varied}", is_random=True)
             # Sums over lists round by the width of the batch, which its longest lists decide.
             wider = _wider(examples, places)
             wide = beside_copies(key, place, {*places, *wider}) if wider else copied

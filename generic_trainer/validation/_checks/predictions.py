@@ -42,6 +42,8 @@ _ANY_ROW_REMEDY = (
     "initialise tables and variables when the model is loaded, and use ops that the CPU of a "
     "server has. If a consumer has others: ServingContract(severities={'scores': 'warn'})"
 )
+_PROBABILITY = re.compile(r"prob(s|as?|ability|abilities)?", re.IGNORECASE)
+_NEARLY = 0.02  # by which half precision may miss 0 and 1
 _GOLDEN_ROWS = 3
 _MAX_VARIABLES = 5  # that a finding names
 _RANDOM = re.compile(
@@ -205,7 +207,8 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
     """No output is NaN or infinite.
 
     One NaN among a thousand predictions turns the Evaluator's metric into NaN, which no threshold
-    refuses, and a client shows it as it is.
+    refuses, and a client shows it as it is. Outputs called probabilities that are beyond 0 and 1
+    cause a warning.
 
     Example: a feature that is divided by its own mean, which is 0 for one of the eval examples.
     """
@@ -214,6 +217,16 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
             certain = kind == "NaN" and scored.feed.real and name in model.serving_signatures
             message = f"signature {name!r}: output {key!r} is {kind} for {scored.feed.source}"
             yield model.of_rows(certain, message, NAN_REMEDY)
+        for key, output in sorted(scored.batch.items()):
+            is_real = scored.feed.real and output.size and output.dtype.kind != "c"
+            is_named = _PROBABILITY.fullmatch(key.rpartition("/")[2])
+            if is_named and is_real and _scoring.is_float(output):
+                least, greatest = np.nanmin(output), np.nanmax(output)
+                if least < -_NEARLY or greatest > 1 + _NEARLY:
+                    values = f"values from {least:.3g} to {greatest:.3g}"
+                    message = f"signature {name!r}: output {key!r} has {values}"
+                    remedy = "apply the sigmoid or softmax, or give the output another name"
+                    yield warn(message, remedy, may_be_meant=True)
 
 
 @check(needs=("scores",))
@@ -281,7 +294,8 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     """The same batch scored twice gives the same outputs.
 
     If the same request gets different answers, predictions cannot be explained, cached, or compared
-    with those of the next model.
+    with those of the next model. Outputs that depend on a variable that calls change, too slowly
+    for two calls to show it, cause a warning.
 
     Example: dropout that is active in the exported function: `model(x, training=True)`; an LSTM
     with `stateful=True`.
@@ -289,14 +303,24 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in model.scored().items():
         signature = model.signatures[name]
         remedy = remedy_of_varying(signature)
+        varied = False
         for key in sorted(scored.batch):
             changed, certain = scored.varies(key)
             if changed:
+                varied = True
                 message = f"signature {name!r}, output {key!r}: the second call gives {changed}"
                 if variables := ", ".join(map(repr, signature.assigned[:_MAX_VARIABLES])):
                     message += f"; each call assigns {variables}"
                 yield model.of_rows(certain and name in model.serving_signatures, message, remedy)
-        if name in model.serving_signatures and "Timestamp" in signature.ops:
+        served = name in model.serving_signatures
+        if served and not varied and signature.remembered and model.changes_state(name):
+            variables = ", ".join(map(repr, signature.remembered[:_MAX_VARIABLES]))
+            message = (
+                f"signature {name!r} computes outputs from {variables}, and changes it with its "
+                "calls: the same rows have other outputs later"
+            )
+            yield model.of_rows(False, message, remedy)
+        if served and "Timestamp" in signature.ops:
             message = f"signature {name!r} reads the clock: the same rows have other outputs later"
             yield model.of_rows(False, message, "let the time be an input")
 

@@ -93,8 +93,10 @@ def _unseen(model: ModelUnderTest, name: str, scored: Scores) -> Any:
     examples = parsed(feed.records)
     for example in examples:
         for feature in example.features.feature.values():
-            texts = feature.bytes_list.value
-            texts[:] = [b"unseen " + text for text in texts]
+            # To set the texts of a number would leave it without its values.
+            if feature.HasField("bytes_list"):
+                texts = feature.bytes_list.value
+                texts[:] = [b"unseen " + text for text in texts]
     return inputs_of(model.signatures[name], feed, examples)
 
 
