@@ -34,7 +34,8 @@ _REFUSALS_TO_SAVE = (
     "The following argument(s) are not supported: [",
 )
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
-_NOT_IN_VOCABULARY = "When `num_oov_indices=0` all inputs should be in vocabulary"
+_NOT_IN_VOCABULARY = re.compile("When `num_oov_indices=0` all inputs should be in vocabulary")
+_OF_NONE = re.compile(r"\bNoneType\b")
 _STEPS = re.compile(r"\.((?:train|eval)_steps)\b")
 
 
@@ -143,7 +144,7 @@ def hint(error: BaseException, code: UserCode) -> str:
     if isinstance(error, ValueError) and (remedy := _hint_at_saving(str(error))):
         return remedy
     # An InvalidArgumentError of an assertion, whose own advice shifts the classes of labels.
-    if _NOT_IN_VOCABULARY in str(error):
+    if _NOT_IN_VOCABULARY.search(str(error)):
         return (
             "A value is not in the vocabulary of this lookup, such as a label that only eval rows "
             "have: correct that row, or add the value to the vocabulary. num_oov_indices=1 would "
@@ -215,7 +216,7 @@ def _is_relative_import(error: BaseException) -> bool:
 def _missing_steps(error: BaseException, code: UserCode) -> str:
     """Returns the steps of `fn_args` that the user's line uses although they are None; or ""."""
     # Python's error has no field for the operand, so its message and the line have to do.
-    if not isinstance(error, TypeError) or "NoneType" not in str(error):
+    if not isinstance(error, TypeError) or not _OF_NONE.search(str(error)):
         return ""
     walked = traceback.walk_tb(error.__traceback__)
     lines = [_source(frame, line) for frame, line in walked if _is_users(frame, code)]
