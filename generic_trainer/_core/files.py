@@ -6,6 +6,7 @@ import functools
 import glob
 import hashlib
 import io
+import logging
 import os
 import re
 import shutil
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from generic_trainer.errors import GenericTrainerError
+
+_logger = logging.getLogger(__name__)
 
 # The file that makes a directory a model; without renames of directories it is moved last.
 _SAVED_MODEL_FILE = "saved_model.pb"
@@ -72,7 +75,8 @@ def delete_tree(directory: str) -> None:
     In an object store a directory disappears with its last file.
     """
     if is_remote(directory) and gfile().exists(directory):
-        gfile().rmtree(directory)
+        delete = gfile().rmtree if gfile().isdir(directory) else gfile().remove
+        delete(directory)
     elif os.path.islink(directory) or os.path.isfile(directory):
         os.unlink(directory)
     elif os.path.exists(directory):
@@ -267,6 +271,9 @@ def move_aside(directory: str, target: str) -> None:
     gfile().makedirs(target)
     if is_remote(directory) or is_remote(target):
         _each_file(_move_file, directory, target)
+        if not is_remote(directory):  # the folders of the files
+            for name in os.listdir(directory):
+                delete_tree(os.path.join(directory, name))
         return
     for name in gfile().listdir(directory):
         source = os.path.join(directory, name)
@@ -289,14 +296,17 @@ def _rename(source: str, target: str) -> None:
     part = f"{target}.{os.getpid()}-{os.urandom(4).hex()}.part"
     try:
         if os.path.isdir(source) and not os.path.islink(source):
-            shutil.copytree(source, part, symlinks=True)
+            shutil.copytree(source, part, symlinks=True, copy_function=shutil.copyfile)
         else:
-            shutil.copy2(source, part, follow_symlinks=False)
+            shutil.copyfile(source, part, follow_symlinks=False)
         os.rename(part, target)
     except BaseException:
         delete_tree(part)
         raise
-    delete_tree(source)
+    try:
+        delete_tree(source)
+    except OSError as error:
+        _logger.warning("%s has been copied to %s, but not deleted: %s", source, target, error)
 
 
 def _move_file(source: str, target: str, *, overwrite: bool) -> None:

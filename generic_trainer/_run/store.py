@@ -209,9 +209,6 @@ def _delete_unless_in_use(directory: str) -> bool:
     """Deletes checkpoints, unless another run of the key trains there; returns whether it did."""
     with locks_held(directory) as alone:
         if alone:
-            # Locks last: another run of the key would read checkpoints that are half deleted.
-            for name in files_below(directory, last=LOCK_SUFFIX):
-                delete_tree(os.path.join(directory, name))
             delete_tree(directory)
     return alone
 

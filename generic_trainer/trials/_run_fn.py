@@ -265,7 +265,7 @@ class ExperimentRun:
         _check_seen_by_all(saved, latest.directory)
         reached = _progress_of(saved, progress)
         if distributed.gather(self._lacks_best(best, reached))[0]:
-            self._forget(trial.trial_id, latest)
+            self._forget(trial.trial_id, folder)
             reached = TrialProgress()
         opened = self.trials[trial.trial_id] = TrialState(trial, latest, best, reached)
         return opened
@@ -277,7 +277,7 @@ class ExperimentRun:
         saved = best.latest()
         return saved is None or saved.step < progress.best_at
 
-    def _forget(self, number: int, latest: CheckpointManager) -> None:
+    def _forget(self, number: int, folder: str) -> None:
         """Has a trial train from its start: its last state is not the model that it was best with.
 
         Raises:
@@ -285,17 +285,21 @@ class ExperimentRun:
                 attempt.
         """
         message = (
-            f"The checkpoint of the best state of trial {number} is damaged or gone from "
-            f"{os.path.dirname(latest.directory)}: the trial trains again"
+            f"The checkpoint of the best state of trial {number} is damaged or gone from {folder}: "
+            "the trial trains again"
         )
+        owner = ClusterPart((number - 1) % self.part.count, self.part.count, ())
+        is_own = owner.number == self.part.number
         if is_chief():
-            for name in gfile().listdir(latest.directory):
-                if name != LOCK_SUFFIX:
-                    delete_tree(os.path.join(latest.directory, name.rstrip("/")))
+            # An older best one would pass for the best of the new training.
+            for directory in (os.path.join(folder, "latest"), os.path.join(folder, "best")):
+                for name in gfile().listdir(directory):
+                    if name != LOCK_SUFFIX:
+                        delete_tree(os.path.join(directory, name.rstrip("/")))
+            if not is_own:
+                owner.forget(self.fn_args.checkpoint_dir)
         distributed.barrier("at a trial that trains again")
-        owner = (number - 1) % self.part.count
-        if owner != self.part.number:
-            ClusterPart(owner, self.part.count, ()).forget(self.fn_args.checkpoint_dir)
+        if not is_own:
             raise WorkerLostError(f"{message} in the next attempt. Run it again.")
         _logger.warning("%s.", message)
 

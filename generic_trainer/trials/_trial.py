@@ -226,7 +226,8 @@ def refuse_incomplete(module: ModuleType) -> None:
         lacks = sorted(trial.__abstractmethods__)
         remedy = "Define them in the class."
         build_model = getattr(trial, "build_model", None)
-        if build_model and "hparams" in inspect.signature(build_model).parameters:
+        takes_hparams = build_model and "hparams" in inspect.signature(build_model).parameters
+        if takes_hparams and not issubclass(trial, HparamsTrial):
             remedy = (
                 'Its methods take hparams, as those of PEDL did: write "from '
                 'generic_trainer.trials.keras import KerasTrial as TFKerasTrial".'

@@ -4,6 +4,7 @@ Lines are quoted in the form that terminals and editors turn into links.
 """
 
 import builtins
+import contextlib
 import inspect
 import itertools
 import linecache
@@ -219,9 +220,13 @@ def _missing_steps(error: BaseException, code: UserCode) -> str:
     if not isinstance(error, TypeError) or not _OF_NONE.search(str(error)):
         return ""
     walked = traceback.walk_tb(error.__traceback__)
-    lines = [_source(frame, line) for frame, line in walked if _is_users(frame, code)]
-    match = _STEPS.search(lines[-1]) if lines else None
-    return match[1] if match else ""
+    *_, (frame, line) = [(None, 0), *(place for place in walked if _is_users(place[0], code))]
+    if frame is not None and (match := _STEPS.search(_source(frame, line))):
+        for value in frame.f_locals.values():
+            with contextlib.suppress(Exception):  # a property of any object
+                if getattr(value, match[1], 0) is None:
+                    return match[1]
+    return ""
 
 
 def _source(frame: FrameType, line: int) -> str:

@@ -149,6 +149,8 @@ class Signature:
     @functools.cached_property
     def remembered(self) -> list[str]:
         """The names of the assigned variables from which its outputs are computed, sorted."""
+        if not self.assigned:
+            return []
         computing = self._graph.computing(tensors_of(self.proto.outputs))
         reading = [
             Node(self._graph.placed[function, name], function, "served")

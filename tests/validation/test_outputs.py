@@ -315,6 +315,21 @@ FINDINGS: dict[str, tuple[Make, ServingContract, str, str, str]] = {
         ),
         EVALUATED, "deterministic", "pass", "",
     ),
+    "state that each call begins anew": (
+        computing(
+            lambda x, n: after(n.assign(0.0), x) + n.assign_add(tf.reduce_sum(x) * 1e-9),
+            n=lambda: tf.Variable(0.0, name="scratch"),
+        ),
+        EVALUATED, "deterministic", "pass", "",
+    ),
+    "state that is assigned alike beside a counter that no output reads": (
+        computing(
+            lambda x, n, calls: after(calls.assign_add(1.0), x + n.assign(1.0)),
+            n=lambda: tf.Variable(0.0, name="cache"),
+            calls=lambda: tf.Variable(0.0, name="calls"),
+        ),
+        EVALUATED, "deterministic", "pass", "",
+    ),
     "counter": (
         computing(lambda x, n: x + n.assign_add(1.0), n=lambda: tf.Variable(0.0, name="calls")),
         EVALUATED, "deterministic", "fail", "each call assigns 'calls'",
@@ -372,6 +387,7 @@ def test_a_table_that_grows_by_words_beside_numbers_is_found(
     [
         ("probabilities", lambda x: tf.concat([1.0 - x, x], 1), "warn"),
         ("probability", lambda x: 2.0 * x - 1.0, "warn"),
+        ("probability", lambda x: tf.cast(2.0 * x - 1.0, tf.bfloat16), "warn"),
         ("head_probs", lambda x: x, "pass"),
         ("probabilities", tf.sigmoid, "pass"),
         ("probabilities", lambda x: tf.cast(tf.sigmoid(x), tf.bfloat16), "pass"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -22,21 +21,19 @@ ServingInputReceiverFn = Callable[..., Any]
 T = TypeVar("T")
 
 
-def _in_a_graph(build: Callable[..., T]) -> Callable[..., T]:
-    """Returns a function whose placeholders have a graph, as in Determined, which ran without v2.
+def _in_a_graph_if_needed(build: Callable[..., T], *arguments: Any) -> T:
+    """Calls a function whose placeholders may need a graph, as in Determined, which ran without v2.
 
     They are patterns of what a model is served for. Nothing else of a trial may be built so: the
     optimizers of Keras belong to the graph, or to none, in which they are made.
     """
-
-    @functools.wraps(build)
-    def in_a_graph(*args: Any) -> T:
+    try:
+        return build(*arguments)
+    except RuntimeError:  # which tf.compat.v1.placeholder raises, and has no class for
         if not tf.executing_eagerly():
-            return build(*args)
-        with tf.Graph().as_default():
-            return build(*args)
-
-    return in_a_graph
+            raise
+    with tf.Graph().as_default():
+        return build(*arguments)
 
 
 class EstimatorTrial(Trial, abc.ABC):
@@ -111,7 +108,7 @@ class EstimatorTrial(Trial, abc.ABC):
                 trial.build_estimator(*arguments),
                 trial.build_train_spec(*arguments),
                 trial.build_validation_spec(*arguments),
-                _in_a_graph(trial.build_serving_input_receiver_fns)(*arguments),
+                _in_a_graph_if_needed(trial.build_serving_input_receiver_fns, *arguments),
             )
         return EstimatorController(context, run, *parts)
 

@@ -319,7 +319,8 @@ def _of_one_class(model: ModelUnderTest) -> Iterator[Finding]:
     """
     specs = [spec for spec in model.evidence.eval_config.model_specs if not spec.is_baseline]
     for spec, metrics in itertools.product(specs, model.evidence.eval_config.metrics_specs):
-        if metrics.HasField("binarize") or metrics.HasField("aggregate"):
+        of_others = metrics.model_names and spec.name not in metrics.model_names
+        if of_others or metrics.HasField("binarize") or metrics.HasField("aggregate"):
             continue
         named = {metric.class_name for metric in metrics.metrics}
         scored = model.scores.get(spec.signature_name or "serving_default")

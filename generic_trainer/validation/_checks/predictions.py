@@ -218,13 +218,12 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
             message = f"signature {name!r}: output {key!r} is {kind} for {scored.feed.source}"
             yield model.of_rows(certain, message, NAN_REMEDY)
         for key, output in sorted(scored.batch.items()):
-            is_real = scored.feed.real and output.size and output.dtype.kind != "c"
-            is_named = _PROBABILITY.fullmatch(key.rpartition("/")[2])
-            if is_named and is_real and _scoring.is_float(output):
-                least, greatest = np.nanmin(output), np.nanmax(output)
-                if least < -_NEARLY or greatest > 1 + _NEARLY:
-                    values = f"values from {least:.3g} to {greatest:.3g}"
-                    message = f"signature {name!r}: output {key!r} has {values}"
+            is_named = scored.feed.real and _PROBABILITY.fullmatch(key.rpartition("/")[2])
+            if is_named and _scoring.is_float(output) and output.dtype.kind != "c":
+                values = output[np.isfinite(output)].astype(np.float64)
+                if ((values < -_NEARLY) | (values > 1 + _NEARLY)).any():
+                    extent = f"values from {values.min():.3g} to {values.max():.3g}"
+                    message = f"signature {name!r}: output {key!r} has {extent}"
                     remedy = "apply the sigmoid or softmax, or give the output another name"
                     yield warn(message, remedy, may_be_meant=True)
 

@@ -68,8 +68,23 @@ class WithPlaceholders(WithoutReceivers):
         return {"model": tf.estimator.export.build_raw_serving_input_receiver_fn(features)}
 
 
-def test_receivers_built_from_placeholders_of_a_method(open_trial, tmp_path):
-    _, serve = published(open_trial, WithPlaceholders, tmp_path)
+class WithValues(WithoutReceivers):
+    """What it reads to build the receivers, such as a width in a file, are values."""
+
+    def build_serving_input_receiver_fns(self):
+        [width] = tf_itself.data.Dataset.from_tensors(1).as_numpy_iterator()
+        features = {"x": tf_itself.TensorSpec([None, int(tf_itself.constant(width))], name="x")}
+
+        def receiver():
+            x = tf.compat.v1.placeholder(features["x"].dtype, features["x"].shape)
+            return tf.estimator.export.ServingInputReceiver({"x": x}, {"x": x})
+
+        return {"model": receiver}
+
+
+@pytest.mark.parametrize("trial_class", [WithPlaceholders, WithValues])
+def test_receivers_built_from_placeholders_or_values_of_a_method(open_trial, tmp_path, trial_class):
+    _, serve = published(open_trial, trial_class, tmp_path)
     [outputs] = serve(x=tf_itself.constant(X)).values()
     assert outputs.shape == X.shape
 
