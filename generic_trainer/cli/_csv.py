@@ -42,6 +42,7 @@ __all__ = [
 
 _FILE_BYTES = 2 << 20
 _LISTS = {int: "int64_list", float: "float_list", str: "bytes_list"}
+_MANY_CELLS = 5_000_000  # which take a minute or so
 _EVAL_SHARE = 3  # of one file, a third of the rows is for evaluation, as in CsvExampleGen
 # A column is of numbers, and other cells in it are mistakes, if there are few of them, and alike.
 _NUMBERS_PER_MISTAKE = 50
@@ -135,6 +136,9 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
     sheets = {split: read_sheet(path) for split, path in paths.items()}
     first = next(iter(sheets.values()))
     sheets = {split: _in_order(sheet, first) for split, sheet in sheets.items()}
+    number = sum(len(sheet.rows) for sheet in sheets.values()) * len(first.names)
+    if number >= _MANY_CELLS:
+        _logger.info("Examining %s cells of %s", f"{number:,}", ", ".join(paths.values()))
     columns: dict[str, type] = {}
     problems: list[str] = []
     empty: dict[str, EmptyCells] = {}

@@ -100,25 +100,31 @@ def _init(options: argparse.Namespace) -> int:
 def _write(root: Path, texts: Mapping[str, str]) -> list[Path]:
     """Writes the files of a project, all or none, and returns their paths.
 
-    Files that an `init` wrote before it was killed count as missing.
+    Files that are there with the same content, as a killed `init` leaves them, stay as they are.
 
     Raises:
         ConfigurationError: another file is in the place of one, or one cannot be written.
     """
     contents = {root / file: text.encode() for file, text in texts.items()}
+    others: list[str] = []
+    missing: list[Path] = []
+    for path, content in contents.items():
+        if not path.exists():
+            missing.append(path)
+        elif not path.is_file() or path.read_bytes() != content:
+            others.append(str(path))
+    if others:
+        raise ConfigurationError(
+            f"{', '.join(others)} exists already: expected a directory without such files",
+            path=str(root),
+        )
     made: list[Path] = []
     path = root / "data"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        there = [path for path in contents if path.exists()]
-        if others := [str(path) for path in there if path.read_bytes() != contents[path]]:
-            raise ConfigurationError(
-                f"{', '.join(others)} exists already: expected a directory without such files",
-                path=str(root),
-            )
-        for path, content in contents.items():
+        for path in missing:
             made.append(path)
-            write_whole(str(path), content)
+            write_whole(str(path), contents[path])
     except BaseException as error:  # also Ctrl-C
         for file in made:  # or the next call would find them, perhaps for another table
             file.unlink(missing_ok=True)

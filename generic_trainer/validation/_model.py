@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import gc
 import importlib
+import re
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -338,13 +339,15 @@ class ModelUnderTest:
         after two calls.
         """
         called = self.loaded.signatures[name]
+        # The graph numbers the second variable of a name: rnn_state_1 is loaded as rnn_state.
         remembered = self.signatures[name].remembered
+        names = {*remembered, *(re.sub(r"_\d+$", "", variable) for variable in remembered)}
         states = []
         with contextlib.suppress(Exception):  # such as the end of the state's space
             variables = [
                 variable
                 for variable in called.variables
-                if variable.name.partition(":")[0] in remembered
+                if variable.name.partition(":")[0] in names
                 and variable.dtype.name != "string"
                 and (variable.shape.num_elements() or 0) <= _CHUNK
             ]

@@ -52,15 +52,37 @@ def test_a_project_that_was_cut_short_is_written_anew(
         written.append((Path(path), content))
 
     monkeypatch.setattr(_init, "write_whole", end_early)
+    (tmp_path / "mine.csv").write_text("a,y\n")
     with contextlib.suppress(SystemExit):
         assert cli.main(["init", str(tmp_path)]) == {"Ctrl-C": 130, "full disk": 74}[ending]
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.csv"]
     if ending == "SIGKILL":  # nothing is cleared away
         for path, content in written:
             path.write_bytes(content)
     monkeypatch.setattr(_init, "write_whole", write_whole)
     assert cli.main(["init", str(tmp_path)]) == 0
     assert all(path.read_bytes() == content for path, content in written)
+
+
+def test_a_table_that_is_in_its_place_already_survives_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "data" / "mine.csv"
+    mine.parent.mkdir()
+    mine.write_text("a,y\n" + "".join(f"{row % 7},{row % 83 * 1.5}\n" for row in range(200)))
+    content = mine.read_bytes()
+
+    def fail(path: str, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    command = ["init", str(tmp_path), "--from", str(mine), "--label", "y"]
+    with monkeypatch.context() as patch:
+        patch.setattr(_init, "write_whole", fail)
+        assert cli.main(command) == 74
+    assert mine.read_bytes() == content
+    mine.write_bytes(content.replace(b"\n", b"\r\n"))
+    assert cli.main(command) == 2  # it would be another file, with other line ends
+    assert b"\r\n" in mine.read_bytes()
 
 
 def rows(label: Callable[[int], object], count: int = 200) -> str:

@@ -189,8 +189,10 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
 
     def call(self, method: Callable[..., Any]) -> Any:
         """Returns what a method returns, which may take the hyperparameters."""
-        has_argument = bool(inspect.signature(method).parameters)
-        return method(_pedl.running.get().get_hparams()) if has_argument else method()
+        first = next(iter(inspect.signature(method).parameters.values()), None)
+        if first is None or (first.name != "hparams" and first.default is not first.empty):
+            return method()
+        return method(_pedl.running.get().get_hparams())
 
     def build_training_data_loader(self) -> Any:
         """Returns the first part of what `make_data_loaders` returns."""

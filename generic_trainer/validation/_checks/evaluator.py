@@ -24,6 +24,7 @@ _OF_SCORES = {  # that need one for each class, and take the largest
     "CategoricalAccuracy", "SparseCategoricalAccuracy", "SparseTopKCategoricalAccuracy",
     "TopKCategoricalAccuracy",
 }  # fmt: skip
+_OF_LIBRARIES = ("", "keras", "tensorflow", "tensorflow_model_analysis", "tf_keras")
 _OF_ONE_HOT = {"CategoricalAccuracy", "TopKCategoricalAccuracy"}  # that need such labels
 _OF_PROBABILITIES = {"AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "CalibrationPlot"}
 
@@ -322,7 +323,7 @@ def _of_one_class(model: ModelUnderTest) -> Iterator[Finding]:
         of_others = metrics.model_names and spec.name not in metrics.model_names
         if of_others or metrics.HasField("binarize") or metrics.HasField("aggregate"):
             continue
-        named = {metric.class_name for metric in metrics.metrics}
+        named = {m.class_name for m in metrics.metrics if m.module.split(".")[0] in _OF_LIBRARIES}
         scored = model.scores.get(spec.signature_name or "serving_default")
         outputs = scored.batch if scored is not None else {}
         for name in metrics.output_names or [""]:
@@ -332,7 +333,8 @@ def _of_one_class(model: ModelUnderTest) -> Iterator[Finding]:
             if values is not None and values.dtype != object and _is_single(values):
                 yield from _of_single(named & _OF_SCORES, f"output {key!r}", "a score per class")
             label = spec.label_keys.get(name) or spec.label_key
-            if _is_class(model, label) and not spec.preprocessing_function_names:
+            is_raw = named & _OF_ONE_HOT and not spec.preprocessing_function_names
+            if is_raw and _is_class(model, label):
                 yield from _of_single(named & _OF_ONE_HOT, f"label {label!r}", "a one-hot label")
 
 

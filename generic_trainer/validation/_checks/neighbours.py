@@ -131,11 +131,15 @@ def _first_changed(
                 continue
             # A row that is drawn of few values may have the same one twice; of all, one differs.
             again = call(examples).get(key, together[key])
-            for other in range(len(others), len(others) + len(rows)):
+            differing = (again != together[key]).reshape(len(examples), -1).any(axis=1)
+            for number, row in enumerate(rows):
+                other = len(others) + number
+                if not differing[other] or not model.budget.allows(1):
+                    continue
                 found, usual_there = again[other : other + 1], together[key][other : other + 1]
                 if varied := change_of(key, found, usual_there):
                     change = f"output {key!r} of a second call is {varied}"
-                    return _Changed(rows[other - len(others)], change, is_random=True)
+                    return _Changed(row, change, is_random=True)
             # Rounding depends on the size of a batch, and a threshold may multiply it: the other
             # rows are the cause only if a batch of the same size differs without them.
             copied = beside_copies(key, place, places)
