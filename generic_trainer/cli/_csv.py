@@ -42,7 +42,7 @@ __all__ = [
 
 _FILE_BYTES = 2 << 20
 _LISTS = {int: "int64_list", float: "float_list", str: "bytes_list"}
-_MANY_CELLS = 5_000_000  # which take a minute or so
+_MANY_CELLS = 5_000_000  # which take some 20 seconds
 _EVAL_SHARE = 3  # of one file, a third of the rows is for evaluation, as in CsvExampleGen
 # A column is of numbers, and other cells in it are mistakes, if there are few of them, and alike.
 _NUMBERS_PER_MISTAKE = 50
