@@ -268,6 +268,7 @@ def fn_args(folder: str, config: dict[str, Any]) -> Any:
         custom_config=config,
         hyperparameters=None,
         schema_path=None,
+        transform_graph_path=None,
         model_run_dir=folder,
         checkpoint_dir=os.path.join(folder, "checkpoints"),
         serving_model_dir=os.path.join(folder, "Format-Serving"),
