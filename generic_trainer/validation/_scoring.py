@@ -214,6 +214,15 @@ def is_float(array: np.ndarray) -> bool:
     return array.dtype.kind in "fc" or array.dtype.name in ("bfloat16", "float8_e4m3fn")
 
 
+def extent(array: np.ndarray) -> tuple[float, float]:
+    """Returns the least and the greatest of real numbers, NaN aside; NaN if there are no others."""
+    numbers = array.astype(np.float64)  # bfloat16 cannot be formatted
+    least, greatest = (
+        float(extreme.reduce(numbers, axis=None, initial=np.nan)) for extreme in (np.fmin, np.fmax)
+    )
+    return least, greatest
+
+
 def difference(
     actual: np.ndarray, expected: np.ndarray, batch: Any = None, *, is_half: bool = False
 ) -> tuple[str, bool]:

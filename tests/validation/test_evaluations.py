@@ -138,6 +138,23 @@ def test_a_label_beyond_the_classes_in_a_late_example(check: Check, tmp_path: Pa
         assert result.status == status, result
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.half])
+def test_scores_beyond_one_of_any_precision_for_a_metric_of_probabilities(
+    dtype: tf.DType, check: Check, tmp_path: Path
+) -> None:
+    def score(features: Features) -> tf.Tensor:
+        return tf.cast(features["miles"] - 1.0, dtype)
+
+    folder = models.save(scoring(score), tmp_path / "model")
+    config = contract(
+        f'model_specs {{ label_key: "tips" }} {MSE.replace("MeanSquaredError", "AUC")}'
+    )
+    rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
+    result = check(folder, dataclasses.replace(config, examples=rows))["eval_rehearsal"]
+    assert result.status == "warn", result
+    assert "'score' has values from -1 to 2" in result.message
+
+
 @pytest.mark.parametrize(
     ("metric", "classes", "labels", "told"),
     [

@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from generic_trainer._core.texts import did_you_mean, reason_of
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_words, parsed
-from generic_trainer.validation._scoring import is_float, not_finite
+from generic_trainer.validation._scoring import extent, is_float, not_finite
 from generic_trainer.validation._signatures import feature_of
 from generic_trainer.validation._tfma_lint import is_elsewhere, lint_findings
 
@@ -293,16 +293,12 @@ def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
     named = {metric.class_name for metric in metrics if '"left"' not in metric.config}
     if not (wanting := sorted(named & _OF_PROBABILITIES)):
         return
-    specs = [spec for spec in model.evidence.eval_config.model_specs if not spec.is_baseline]
-    for spec in specs:
-        scored = model.scores.get(spec.signature_name or "serving_default")
-        outputs = scored.batch if scored is not None else {}
+    for spec, outputs in _evaluated(model):
         for key, values in sorted(outputs.items()):
             is_meant = key == spec.prediction_key or len(outputs) == 1
             if not is_meant or not is_float(values):
                 continue
-            least = np.nanmin(values)
-            greatest = np.nanmax(values)
+            least, greatest = extent(values)
             if greatest > 1 or least < 0:
                 message = (
                     f"{', '.join(wanting)} takes probabilities, output {key!r} has values "
@@ -313,19 +309,25 @@ def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
                 yield warn(message, remedy, may_be_meant=True)
 
 
+def _evaluated(model: ModelUnderTest) -> Iterator[tuple[Any, Mapping[str, np.ndarray]]]:
+    """Yields each model of the eval config but the baseline, with the outputs of its signature."""
+    for spec in model.evidence.eval_config.model_specs:
+        if not spec.is_baseline:
+            scored = model.scores.get(spec.signature_name or "serving_default")
+            yield spec, {} if scored is None else scored.batch
+
+
 def _of_one_class(model: ModelUnderTest) -> Iterator[Finding]:
     """Warns of metrics that find a class among several numbers, and get one number: it is class 0.
 
     TFMA reports no error. A model that is always right has the accuracy of answering class 0.
     """
-    specs = [spec for spec in model.evidence.eval_config.model_specs if not spec.is_baseline]
-    for spec, metrics in itertools.product(specs, model.evidence.eval_config.metrics_specs):
+    metrics_specs = model.evidence.eval_config.metrics_specs
+    for (spec, outputs), metrics in itertools.product(_evaluated(model), metrics_specs):
         of_others = metrics.model_names and spec.name not in metrics.model_names
         if of_others or metrics.HasField("binarize") or metrics.HasField("aggregate"):
             continue
         named = {m.class_name for m in metrics.metrics if m.module.split(".")[0] in _OF_LIBRARIES}
-        scored = model.scores.get(spec.signature_name or "serving_default")
-        outputs = scored.batch if scored is not None else {}
         for name in metrics.output_names or [""]:
             key = spec.prediction_keys.get(name) or spec.prediction_key or name
             key = key if len(outputs) > 1 else next(iter(outputs), key)

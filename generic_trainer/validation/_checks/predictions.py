@@ -220,10 +220,10 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
         for key, output in sorted(scored.batch.items()):
             is_named = scored.feed.real and _PROBABILITY.fullmatch(key.rpartition("/")[2])
             if is_named and _scoring.is_float(output) and output.dtype.kind != "c":
-                values = output[np.isfinite(output)].astype(np.float64)
-                if ((values < -_NEARLY) | (values > 1 + _NEARLY)).any():
-                    extent = f"values from {values.min():.3g} to {values.max():.3g}"
-                    message = f"signature {name!r}: output {key!r} has {extent}"
+                least, greatest = _scoring.extent(output[np.isfinite(output)])
+                if least < -_NEARLY or greatest > 1 + _NEARLY:
+                    values = f"values from {least:.3g} to {greatest:.3g}"
+                    message = f"signature {name!r}: output {key!r} has {values}"
                     remedy = "apply the sigmoid or softmax, or give the output another name"
                     yield warn(message, remedy, may_be_meant=True)
 
@@ -302,6 +302,7 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in model.scored().items():
         signature = model.signatures[name]
         remedy = remedy_of_varying(signature)
+        served = name in model.serving_signatures
         varied = False
         for key in sorted(scored.batch):
             changed, certain = scored.varies(key)
@@ -310,8 +311,7 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
                 message = f"signature {name!r}, output {key!r}: the second call gives {changed}"
                 if variables := ", ".join(map(repr, signature.assigned[:_MAX_VARIABLES])):
                     message += f"; each call assigns {variables}"
-                yield model.of_rows(certain and name in model.serving_signatures, message, remedy)
-        served = name in model.serving_signatures
+                yield model.of_rows(certain and served, message, remedy)
         if served and not varied and signature.remembered and model.changes_state(name):
             variables = ", ".join(map(repr, signature.remembered[:_MAX_VARIABLES]))
             message = (
