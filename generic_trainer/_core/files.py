@@ -122,7 +122,7 @@ def write_whole(path: str, content: str | bytes) -> None:
         with gfile().GFile(path, "wb") as file:
             file.write(data)
         return
-    part = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.part"
+    part = _part_of(path)
     try:
         with open(part, "wb") as file:
             file.write(data)
@@ -131,6 +131,11 @@ def write_whole(path: str, content: str | bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
+
+
+def _part_of(path: str) -> str:
+    """Returns the path beside another one for what is not complete yet."""
+    return f"{path}.{os.getpid()}-{os.urandom(4).hex()}.part"
 
 
 def replace_content(path: str, content: bytes) -> None:
@@ -293,7 +298,7 @@ def _rename(source: str, target: str) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-    part = f"{target}.{os.getpid()}-{os.urandom(4).hex()}.part"
+    part = _part_of(target)
     try:
         if os.path.isdir(source) and not os.path.islink(source):
             shutil.copytree(source, part, symlinks=True, copy_function=shutil.copyfile)

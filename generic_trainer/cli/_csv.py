@@ -136,9 +136,10 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
     sheets = {split: read_sheet(path) for split, path in paths.items()}
     first = next(iter(sheets.values()))
     sheets = {split: _in_order(sheet, first) for split, sheet in sheets.items()}
-    number = sum(len(sheet.rows) for sheet in sheets.values()) * len(first.names)
-    if number >= _MANY_CELLS:
-        _logger.info("Examining %s cells of %s", f"{number:,}", ", ".join(paths.values()))
+    files = ", ".join(sheet.path for sheet in sheets.values())
+    rows = sum(len(sheet.rows) for sheet in sheets.values())
+    if rows * len(first.names) >= _MANY_CELLS:
+        _logger.info("Examining %s cells of %s", f"{rows * len(first.names):,}", files)
     columns: dict[str, type] = {}
     problems: list[str] = []
     empty: dict[str, EmptyCells] = {}
@@ -157,8 +158,6 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
             empty[name] = EmptyCells(len(places), len(cells), _text(places[0]))
     raise_problems(DataError, "the table cannot be read", problems, path=first.path)
     if counts := [f"{name} {cells.count}" for name, cells in empty.items()]:
-        rows = sum(len(sheet.rows) for sheet in sheets.values())
-        files = ", ".join(sheet.path for sheet in sheets.values())
         _logger.info("%s: empty cells in %s rows: %s", files, f"{rows:,}", listed(counts))
     return Table(columns, {split: sheet.rows for split, sheet in sheets.items()}, empty, first.path)
 

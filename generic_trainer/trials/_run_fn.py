@@ -288,6 +288,7 @@ class ExperimentRun:
             f"The checkpoint of the best state of trial {number} is damaged or gone from {folder}: "
             "the trial trains again"
         )
+        # As `Search.run` divides the trials.
         owner = ClusterPart((number - 1) % self.part.count, self.part.count, ())
         is_own = owner.number == self.part.number
         if is_chief():

@@ -110,7 +110,7 @@ class TFKerasTrial(Trial, abc.ABC):
             trial = cls.of_context(context)
             if not tf.executing_eagerly():
                 stack.enter_context(distributed.eager_mode())
-                session = trial.call(trial.session_config)
+                session = trial.call_optional(trial.session_config, context)
                 tf.config.set_soft_device_placement(session.allow_soft_placement)
             stack.enter_context(_old_arguments())
             data = (trial.build_training_data_loader(), trial.build_validation_data_loader())
@@ -120,7 +120,7 @@ class TFKerasTrial(Trial, abc.ABC):
                 if is_keras_3() and not isinstance(error, ConfigurationError):
                     _logger.error(_KERAS_3_REFUSES, LEGACY_VARIABLE)
                 raise
-            callbacks = trial.call(trial.keras_callbacks)
+            callbacks = trial.call_optional(trial.keras_callbacks, context)
             return TFKerasController(context, run, *data, callbacks, strategy=strategy)
 
     @classmethod
@@ -132,7 +132,7 @@ class TFKerasTrial(Trial, abc.ABC):
         """Builds the model, for a context to train."""
         self.build_model()
 
-    def call(self, method: Callable[..., Any]) -> Any:
+    def call_optional(self, method: Callable[..., Any], context: TFKerasTrialContext) -> Any:
         """Returns what a method returns that a trial need not have."""
         return method()
 
@@ -187,12 +187,12 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
         """Returns callbacks; the argument may be missing in a subclass."""
         return super().keras_callbacks()
 
-    def call(self, method: Callable[..., Any]) -> Any:
+    def call_optional(self, method: Callable[..., Any], context: TFKerasTrialContext) -> Any:
         """Returns what a method returns, which may take the hyperparameters."""
         first = next(iter(inspect.signature(method).parameters.values()), None)
         if first is None or (first.name != "hparams" and first.default is not first.empty):
             return method()
-        return method(_pedl.running.get().get_hparams())
+        return method(context.get_hparams())
 
     def build_training_data_loader(self) -> Any:
         """Returns the first part of what `make_data_loaders` returns."""
