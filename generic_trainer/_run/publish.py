@@ -183,10 +183,13 @@ def follow_links(directory: str) -> None:
 
 def _follow(link: str) -> None:
     part = f"{link}.part"
-    copy = shutil.copytree if os.path.isdir(link) else shutil.copyfile
-    copy(os.path.realpath(link), part)
-    os.unlink(link)
-    os.rename(part, link)
+    files.delete_tree(part)  # of a run that was killed
+    if os.path.isdir(link):
+        shutil.copytree(os.path.realpath(link), part)
+        os.unlink(link)  # which a directory cannot replace
+    else:
+        shutil.copyfile(os.path.realpath(link), part)
+    os.replace(part, link)
 
 
 def _leads_out(link: str, root: str) -> bool:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -101,6 +102,16 @@ def test_a_full_disk_is_named_and_costs_nothing(tmp_path: Path) -> None:
             signal.signal(signal.SIGXFSZ, before)
         saved: Any = manager.latest()
         assert saved.step == 1
+
+
+def test_a_directory_that_is_deleted_meanwhile_is_not_said_to_be_full(tmp_path: Path) -> None:
+    def write(path: str) -> None:
+        shutil.rmtree(tmp_path / "fit")
+        writes("one")(path)
+
+    with CheckpointManager(str(tmp_path / "fit")) as manager:
+        with pytest.raises(TrainingError, match="Somebody has deleted this directory"):
+            manager.save(1, write)
 
 
 def test_a_thread_writes_while_training_continues(
