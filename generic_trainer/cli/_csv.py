@@ -148,12 +148,15 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         for sheet in sheets.values() if given is not str else ():
             with_decimal_points(sheet, index)
         cells = [row[index] for sheet in sheets.values() for row in sheet.rows]
-        kind = given or _type(cells)
+        different = () if given is str else set(cells)
+        kinds = {cell: _type_of(cell) for cell in different if not is_empty(cell)}
+        kind = given or _type(cells, kinds)
         columns[name] = kind
         if kind is not str:
             for row in itertools.chain(*(sheet.rows for sheet in sheets.values())):
                 row[index] = "" if is_empty(row[index]) else row[index]
-            problems += _mistakes(sheets.values(), index, name, kind)
+            if wrong := {cell for cell, actual in kinds.items() if not _fits(actual, kind)}:
+                problems.append(_mistake(sheets.values(), index, name, kind, wrong))
         if places := [place for place, row in _placed(sheets.values()) if not row[index]]:
             empty[name] = EmptyCells(len(places), len(cells), _text(places[0]))
     raise_problems(DataError, "the table cannot be read", problems, path=first.path)
@@ -194,10 +197,8 @@ def value_of(cell: str, kind: type) -> Any:
     """
     if kind is str:
         return cell.encode()
-    actual = _type_of(cell)
-    if actual is str or (kind is int and actual is float):
-        wanted = "an integer" if actual is float else "a number"
-        raise ValueError(f"expected {wanted}, found {shown(cell)}")
+    if not _fits(_type_of(cell), kind):
+        raise ValueError(_expected(cell, kind))
     return kind(cell)
 
 
@@ -311,27 +312,24 @@ def _text(place: tuple[Sheet, int]) -> str:
     return f"{place[0].path}, row {place[1]}"
 
 
-def _mistakes(sheets: Any, index: int, name: str, kind: type) -> Iterator[str]:
-    """Yields one sentence about the cells of a column of numbers that are not numbers."""
-    wrong: dict[str, str] = {}
-    for cell in {row[index] for sheet in sheets for row in sheet.rows if row[index]}:
-        try:
-            value_of(cell, kind)
-        except ValueError as error:
-            wrong[cell] = str(error)
-    if wrong:
-        mistakes = [(place, row[index]) for place, row in _placed(sheets) if row[index] in wrong]
-        place, cell = mistakes[0]
-        others = f", as in {len(mistakes) - 1} more of its cells" if mistakes[1:] else ""
-        yield (
-            f"{_text(place)}, column {name!r}: {wrong[cell]}{others}. Correct it, or leave it "
-            f"empty; for a column of text, pass a --schema in which {name!r} is of type BYTES."
-        )
+def _mistake(sheets: Any, index: int, name: str, kind: type, wrong: set[str]) -> str:
+    """Returns a sentence about the cells of a column of numbers that are not such numbers."""
+    mistakes = [(place, row[index]) for place, row in _placed(sheets) if row[index] in wrong]
+    place, cell = mistakes[0]
+    others = f", as in {len(mistakes) - 1} more of its cells" if mistakes[1:] else ""
+    return (
+        f"{_text(place)}, column {name!r}: {_expected(cell, kind)}{others}. Correct it, or leave "
+        f"it empty; for a column of text, pass a --schema in which {name!r} is of type BYTES."
+    )
 
 
-def _type(cells: Sequence[str]) -> type:
-    """Returns the type of a column, of all its cells."""
-    kind_of = {cell: _type_of(cell) for cell in set(cells) if not is_empty(cell)}
+def _type(cells: Sequence[str], kind_of: Mapping[str, type]) -> type:
+    """Returns the type of a column.
+
+    Args:
+        cells: all of the column.
+        kind_of: cell → its type, for those that are not empty.
+    """
     texts = {cell for cell, kind in kind_of.items() if kind is str}
     if texts:
         counts = Counter(cells)
@@ -341,6 +339,17 @@ def _type(cells: Sequence[str]) -> type:
         if not are_few or any(map(_CODE.fullmatch, texts)):
             return str
     return next((kind for kind in (float, int) if kind in kind_of.values()), str)
+
+
+def _fits(actual: type, kind: type) -> bool:
+    """Whether a number's cell has a value in a column of numbers."""
+    return actual is not str and (kind is float or actual is int)
+
+
+def _expected(cell: str, kind: type) -> str:
+    """Returns what is wrong with a cell that does not fit."""
+    wanted = "an integer" if _type_of(cell) is float else "a number"
+    return f"expected {wanted}, found {shown(cell)}"
 
 
 def _type_of(cell: str) -> type:
