@@ -187,8 +187,12 @@ class Columns:
 
     @property
     def row_bytes(self) -> int:
-        """Mean size of an example in the columns, at least 1."""
-        return max(1, self.store.num_bytes // max(1, self.num_rows))
+        """Mean size that was expected of an example, at least 1.
+
+        Blocks, windows and chunks of rows are made by it: a run that resumes at a position where
+        less memory is free, or a worker there, has to find the same rows.
+        """
+        return max(1, self.expected_bytes // max(1, self.num_rows))
 
 
 def load_columns(

@@ -222,15 +222,13 @@ def choose_order(columns: Columns, options: Any, *, in_cluster: bool) -> Order:
         threads = options.reader_num_threads
         rows = unshuffled_rows(columns.runs, columns.num_files, threads, cycle_length)
         return StoredOrder(num_rows) if rows is None else StoredOrder(num_rows, _stored(rows))
-    # Expected from the files: the actual size depends on the vocabulary that this machine's memory
-    # allowed, and with another size of blocks a resumed run would read other rows.
-    row_bytes = max(1, columns.expected_bytes // num_rows)
-    window_rows = max(_LEAST_WINDOW_ROWS, options.shuffle_buffer_size, _WINDOW_BYTES // row_bytes)
+    in_window = _WINDOW_BYTES // columns.row_bytes
+    window_rows = max(_LEAST_WINDOW_ROWS, options.shuffle_buffer_size, in_window)
     if num_rows < _FEW_ROWS:
         return Shuffle(num_rows, block_rows=1, window_rows=1)
     if num_rows <= window_rows:
         return Shuffle(num_rows, block_rows=num_rows, window_rows=num_rows)
-    block_rows = max(_BLOCK_BYTES // row_bytes, -(-num_rows // _MOST_BLOCKS), 1)
+    block_rows = max(_BLOCK_BYTES // columns.row_bytes, -(-num_rows // _MOST_BLOCKS), 1)
     return Shuffle(num_rows, block_rows, 1 << (window_rows - 1).bit_length())
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from generic_trainer.data import _loading, count_examples, make_dataset_factory
 from generic_trainer.data._parser import Parser
@@ -38,6 +39,31 @@ def test_columns_that_outgrow_the_budget(
     assert logged in caplog.text
     assert ("Reading 3,000 examples (1 file(s)" in caplog.text) == (num_epochs is None)
     assert sorted(ids(dataset.take(100))) == list(range(3000))
+
+
+def test_a_position_is_the_same_where_less_memory_is_free(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The vocabulary of one machine has no room on the other, so that rows are larger there."""
+    caplog.set_level(logging.INFO, "generic_trainer")
+    words = [f"{number:03}" * 70 for number in range(300)]
+    records = [
+        example(id=number, price=[1.0, 2.0], city="x", tags=words[number % 280 :][:20])
+        for number in range(3000)
+    ]
+    pattern, asked = write(tmp_path / "data", records), options(num_epochs=None, batch_size=30)
+    cut, end = 60, 2500  # far behind the rows that the iterator has gathered, and saves
+    plenty, scarce = (
+        iter(make_dataset_factory(memory_budget_bytes=room, seed=1)(pattern, asked, schema_of()))
+        for room in (10**9, 450_000)
+    )
+    assert "Reading again from the start: strings repeat less" in caplog.text
+    for _ in range(cut):
+        next(plenty)
+    saved = tf.train.Checkpoint(iterator=plenty).write(str(tmp_path / "position"))
+    expected = [next(plenty)["id"].numpy().tolist() for _ in range(cut, end)]
+    tf.train.Checkpoint(iterator=scarce).read(saved)
+    assert [next(scarce)["id"].numpy().tolist() for _ in range(cut, end)] == expected
 
 
 @pytest.mark.parametrize("path", ["memory", "stream"])
