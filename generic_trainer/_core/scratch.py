@@ -181,12 +181,15 @@ def locked_file_of_the_dead(path: str) -> IO[str] | None:
     return None
 
 
-def has_living_holder(path: str) -> bool:
-    """Returns whether the process that has signed a lock is known to be alive."""
+def is_holder_alive(path: str) -> bool | None:
+    """Returns whether the process that has signed a lock is alive.
+
+    None of a process on another machine, or in another container: nobody knows here.
+    """
     signature = _signed(path)
     here = _signature()
-    if not signature or any(signature.get(name) != here.get(name) for name in ("host", "boot")):
-        return False
+    if any(signature.get(name) != here.get(name) for name in ("host", "boot")):
+        return None
     return psutil.pid_exists(signature.get("pid", -1))
 
 
@@ -323,15 +326,19 @@ def claimed(path: str) -> Iterator[None]:
             locks it is not protected, but not swept either.
 
     Raises:
-        ConfigurationError: another run, which is alive, has claimed it.
+        ConfigurationError: another run has claimed it, which is not known to be dead.
     """
-    lock = None
+    lock, is_taken = None, False
     try:
         with contextlib.suppress(OSError):
             lock = signed_lock(path + LOCK_SUFFIX, wait_s=_CLAIM_S)
-        # Leftover processes of a dead run may hold it.
-        if lock is None and has_living_holder(path + LOCK_SUFFIX):
-            raise another_run(path, path + LOCK_SUFFIX, waited_s=_CLAIM_S)
+            is_taken = lock is None
+        if lock is None:
+            is_alive = is_holder_alive(path + LOCK_SUFFIX)
+            # Leftover processes of a dead run may hold it. Without locks, a file that a process
+            # elsewhere has signed may be a leftover, too.
+            if is_alive or (is_alive is None and is_taken):
+                raise another_run(path, path + LOCK_SUFFIX, waited_s=_CLAIM_S)
         yield
     finally:
         if lock is not None:

@@ -360,24 +360,30 @@ class PartialReport:
             self.checking = event["check"]
             self.is_advisory = event["advisory"]
         elif event["event"] == "result":
-            self.results.append(Result(**event["result"]))
+            self._report(Result(**event["result"]))
+            self.checking = None
         self.complete = event["event"] == "complete"
 
     def fail(self, end: _EarlyEnd) -> None:
         """Fails the check that was running, because its process died.
 
         Raises:
-            GenericTrainerError: it died before any check, or was killed from outside.
+            GenericTrainerError: it died outside of a check, or was killed from outside.
         """
         name = self.checking
-        if name is None or name in self.done or end.error is WorkerLostError:
+        if name is None or end.error is WorkerLostError:
             raise end.error(
                 f"the checks on {self.model_dir} could not run: {end.reason}\n{end.last_words}"
             )
         status: Status = "warn" if self.is_advisory else "fail"
         message = f"{end.reason}. Last words: {end.last_words[-600:] or 'none'}"
         remedy = "a model that takes down the process that loads it does so to a consumer too"
-        self.results.append(Result(name, status, message, remedy))
+        self._report(Result(name, status, message, remedy))
+
+    def _report(self, result: Result) -> None:
+        """Adds a result; that of a check that runs again, as `scores` may, replaces the first."""
+        place = [*self.done, result.name].index(result.name)
+        self.results[place : place + 1] = [result]
 
     def report(self) -> ValidationReport:
         """Returns the report, with the severities that the contract asks for."""

@@ -26,7 +26,7 @@ from generic_trainer._core import machine
 from generic_trainer._core.files import copy_tree, gfile, is_remote
 from generic_trainer._core.records import read_records
 from generic_trainer._core.texts import load_statistics
-from generic_trainer.validation._check import CHECKS, Check, Result, Status
+from generic_trainer.validation._check import Check, Result, Status
 from generic_trainer.validation._checks import checks_for
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._evidence import EVAL_ROWS, MAX_EXAMPLES_BYTES
@@ -60,8 +60,8 @@ def run(request: Mapping[str, Any], events: int) -> int:
 
     send("begin", facts=model.facts)
     done = dict(request["done"])
-    if done.get("scores") in ("pass", "warn"):
-        CHECKS["scores"].run(model)  # for the remaining checks; its result has been reported
+    if done.get("scores") in ("pass", "warn"):  # the remaining checks need what it finds
+        del done["scores"]
     for check in checks_for(model, done):
         if check.name not in done:
             send("start", check=check.name, advisory=check.is_advisory)

@@ -1,6 +1,7 @@
 """Tests of `generic_trainer._core.scratch`: folders live exactly as long as their processes."""
 
 import contextlib
+import json
 import os
 import signal
 import stat
@@ -192,6 +193,13 @@ def test_folder_stays_while_a_forked_child_of_its_process_lives(
     owner.kill()
     owner.wait()
     assert sweep([path]) == []
+    # Of another machine, or container, nobody knows here whether a process is alive.
+    lock = Path(staging + scratch.LOCK_SUFFIX)
+    signed = lock.read_text()
+    lock.write_text(json.dumps({**json.loads(signed), "host": "elsewhere"}))
+    with pytest.raises(ConfigurationError, match="on elsewhere"), claimed(staging):
+        pytest.fail("two have claimed it")
+    lock.write_text(signed)
     with claimed(staging):  # leftovers of a dead run stop no other run
         assert sweep([staging]) == []
     descriptor = os.pidfd_open(int(child))

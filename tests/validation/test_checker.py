@@ -22,6 +22,7 @@ from generic_trainer.errors import WorkerLostError, WorkerMemoryError
 from generic_trainer.launchers import exit_code
 from generic_trainer.validation import Checker, ServingContract, ValidationReport, all_checks
 from generic_trainer.validation import _checker as checker_module
+from generic_trainer.validation._check import Result
 from generic_trainer.validation._checker import PartialReport, _EarlyEnd
 from generic_trainer.validation._runner import _memory_limit_mb
 from tests.house import run_python
@@ -140,6 +141,24 @@ def test_examples_of_a_process_that_died_are_kept(check: Check) -> None:
     assert "SIGABRT" in report["schema_rows"].message
     assert "example-2.pbtxt" in report["unforeseen_rows"].message
     assert list(report.failing_examples) == ["example-1.pbtxt", "example-2.pbtxt"]
+
+
+def test_a_process_that_dies_where_it_scores_again_fails_the_scores() -> None:
+    """The process after one that died scores once more, for the checks that remain."""
+    partial = PartialReport("model", ServingContract(signatures=()))
+    died = _EarlyEnd("the process was killed by SIGABRT")
+
+    def start(check: str) -> None:
+        partial.take({"event": "start", "check": check, "advisory": False})
+
+    start("scores")
+    scored = Result("scores", "pass", "3 rows")
+    partial.take({"event": "result", "result": dataclasses.asdict(scored)})
+    start("schema_rows")
+    partial.fail(died)
+    start("scores")
+    partial.fail(died)
+    assert list(partial.done.items()) == [("scores", "fail"), ("schema_rows", "fail")]
 
 
 def test_an_endless_loop_fails_a_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -318,11 +318,9 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
                 delete_tree(folder)
             if not isinstance(error, (OSError, tf.errors.OpError)):
                 raise
-            remedy = (
-                "Those of earlier steps are still there. Make room there, or keep fewer checkpoints."
-                if gfile().exists(self.directory)
-                else "Somebody has deleted this directory while the fit ran; start the run again."
-            )
+            remedy = "Somebody has deleted this directory while the fit ran; start the run again."
+            if gfile().exists(self.directory):
+                remedy = "Those of earlier steps are still there. Make room there, or keep fewer."
             raise TrainingError(
                 f"The checkpoint of step {saved.step} could not be written into {self.directory}: "
                 f"{error}. {remedy}"

@@ -109,9 +109,9 @@ def test_a_directory_that_is_deleted_meanwhile_is_not_said_to_be_full(tmp_path: 
         shutil.rmtree(tmp_path / "fit")
         writes("one")(path)
 
-    with CheckpointManager(str(tmp_path / "fit")) as manager:
-        with pytest.raises(TrainingError, match="Somebody has deleted this directory"):
-            manager.save(1, write)
+    told = pytest.raises(TrainingError, match="Somebody has deleted this directory")
+    with CheckpointManager(str(tmp_path / "fit")) as manager, told:
+        manager.save(1, write)
 
 
 def test_a_thread_writes_while_training_continues(
