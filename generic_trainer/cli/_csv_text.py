@@ -124,7 +124,13 @@ def decoded(path: str, content: bytes) -> str:
     except UnicodeDecodeError as error:
         text = content.decode("cp1252")
         row = content.count(b"\n", 0, error.start) + 1
-        _logger.info("%s is not in UTF-8 (row %d), and is read as cp1252", path, row)
+        # A warning, which every command shows: other encodings of one byte decode as well.
+        _logger.warning(
+            "%s is not in UTF-8 (row %d), and is read as cp1252; from any other encoding convert "
+            "it to UTF-8 first, or its letters become other ones",
+            path,
+            row,
+        )
         return text
 
 

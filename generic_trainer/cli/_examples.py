@@ -104,6 +104,13 @@ def splits_of(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     if not (options.examples or options.train):
         return {}
     if options.examples:
+        if os.path.isfile(options.examples):
+            raise errors.ConfigurationError(
+                f"{options.named('examples')}: {options.examples} is a file whose name does not "
+                f"end in {SUFFIX}: expected a directory with {_SPLIT}train and {_SPLIT}eval, or a "
+                f"{SUFFIX} file, not packed",
+                path=options.examples,
+            )
         folders = _matching(os.path.join(_pattern(options.examples), f"{_SPLIT}*"))
         splits = {
             os.path.basename(folder).removeprefix(_SPLIT): (os.path.join(_pattern(folder), "*"),)

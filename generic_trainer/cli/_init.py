@@ -7,6 +7,7 @@ import importlib.resources
 import importlib.util
 import itertools
 import json
+import logging
 import math
 import re
 import shlex
@@ -64,6 +65,7 @@ def add_to(commands: Any) -> None:
 
 
 def _init(options: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # what reading a table says
     if bool(options.table) != bool(options.label) or (options.schema and not options.table):
         raise ConfigurationError("--from and --label go together, and --schema with both")
     require_files(**{"from": options.table, "schema": options.schema})

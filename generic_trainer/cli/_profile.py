@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from generic_trainer._core.texts import shown
+from generic_trainer._core.texts import listed, shown
 from generic_trainer.cli._csv import Table
 from generic_trainer.errors import DataError
 
@@ -19,6 +19,8 @@ _MOST_CLASSES = 100  # of a label that is text
 _MOST_INTEGER_CLASSES = 10  # a label of more different integers is an amount
 _ROWS_PER_CLASS = 5
 _MOST_CATEGORIES = 50
+# Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese, which have no spaces between words.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
 # Numbers as people write them: $5, 12.5 %, 1,234.50 and 1'000 EUR.
 _UNIT = r"\s*([$€£¥%]|[A-Z]{3}(?=\s)|(?<=\s)[A-Z]{3})?\s*"
@@ -40,7 +42,8 @@ class Profile:
         label: the column to predict.
         task: of the label.
         classes: the label's values, sorted; empty for a regression.
-        columns: "numbers", "categories" and "texts" → columns of this kind, without empty kinds.
+        columns: "numbers", "categories", "texts" and "characters", which are texts without spaces
+            between words → columns of this kind, without empty kinds.
         remarks: sentences for the user.
         batch_size: rows of a batch.
         rows: number of rows.
@@ -65,8 +68,9 @@ def profile_of(table: Table, label: str) -> Profile:
     table.require_label(label)
     cells = {name: table.column(name) for name in table.columns}
     task, classes = _task(table, label, cells[label])
-    columns: dict[str, list[str]] = {"numbers": [], "categories": [], "texts": []}
-    remarks: list[str] = []
+    columns: dict[str, list[str]] = {"numbers": [], "categories": []}
+    columns |= {"texts": [], "characters": []}
+    remarks = _remarks_about_classes(label, classes)
     for name, kind in table.columns.items():
         if name == label:
             continue
@@ -87,6 +91,8 @@ def profile_of(table: Table, label: str) -> Profile:
             )
         elif len(distinct) <= min(_MOST_CATEGORIES, len(filled) // 2):
             columns["categories"].append(name)
+        elif 2 * sum(map(bool, map(_UNSPACED.search, distinct))) > len(distinct):
+            columns["characters"].append(name)
         elif len(distinct) == len(filled) and not any(" " in cell.strip() for cell in distinct):
             remarks.append(f"Left out: {name!r}, which has another word in every row.")
         else:
@@ -111,7 +117,7 @@ def profile_of(table: Table, label: str) -> Profile:
 def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[str | int]]:
     distinct = set(cells)
     kind = table.columns[label]
-    if len(distinct) < 2:
+    if len(set(map(kind, distinct))) < 2:  # "1" and "01" are one number
         raise DataError(
             f"column {label!r} is the label, but has the value {cells[0]!r} in every row",
             path=table.path,
@@ -135,6 +141,20 @@ def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[st
     if not classes:
         return "regression", []
     return "two classes" if len(classes) == 2 else "many classes", classes
+
+
+def _remarks_about_classes(label: str, classes: Sequence[str | int]) -> list[str]:
+    """Returns a sentence about classes that are probably one, such as "Yes" and "yes "; or none."""
+    spellings: dict[str, list[str]] = {}
+    for name in map(str, classes):
+        spellings.setdefault(name.strip().casefold(), []).append(name)
+    alike = next((names for names in spellings.values() if len(names) > 1), None)
+    if not alike:
+        return []
+    return [
+        f"Classes of {label!r} differ in capitals or spaces alone, and are learned as different "
+        f"ones: {listed([*map(repr, alike)])}. If they are one, spell it alike in the table."
+    ]
 
 
 def _is_whole(cell: str) -> bool:

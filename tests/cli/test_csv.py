@@ -110,6 +110,15 @@ def test_a_table_is_read(tmp_path: Path, content: str | bytes, columns: list[str
     tf.io.parse_example([*records["train"], *records["eval"]], parsed)
 
 
+def test_the_first_eval_rows_of_a_sorted_table_stand_for_all(tmp_path: Path) -> None:
+    (tmp_path / "sorted.csv").write_text("\n".join(["price", *map(str, range(9000))]))
+    written = write_examples(read_csv({"": str(tmp_path / "sorted.csv")}), str(tmp_path / "rows"))
+    first = map(tf.train.Example.FromString, read_records(written["eval"][0], 1000))
+    prices = [row.features.feature["price"].int64_list.value[0] for row in first]
+    assert len(set(prices)) == 1000
+    assert abs(sum(prices) / 1000 - 4500) < 500, "of the first rows of the file, the mean is 1500"
+
+
 READS = """
 from generic_trainer.data import TensorFlowDatasetOptions, load_schema
 

@@ -208,6 +208,23 @@ def test_means_and_words_are_those_of_the_training_rows(tmp_path: Path) -> None:
     assert np.isfinite(predicted).all(), "also of a column without words"
 
 
+def test_texts_without_spaces_are_read_by_characters(tmp_path: Path) -> None:
+    notes = [f"这个产品{'很好' if row % 2 else '很差'}第{row}次" for row in range(99)]
+    lines = [f"{note},{row}.5" for row, note in enumerate(notes)]
+    (tmp_path / "table.csv").write_text("\n".join(["评论,y", *lines]), encoding="utf-8")
+    words = ["--from", str(tmp_path / "table.csv"), "--label", "y"]
+    assert cli.main(["init", str(tmp_path / "new"), *words]) == 0
+    module: dict[str, Any] = {}
+    exec((tmp_path / "new" / "trainer.py").read_text(encoding="utf-8"), module)
+    assert module["COLUMNS"] == {"characters": ["评论"]}
+
+    texts = np.array([[note.encode()] for note in notes], object)
+    model = module["build_model"]({"characters": texts}, np.arange(99.0), 0.01)
+
+    (words_of,) = (layer for layer in model.layers if hasattr(layer, "get_vocabulary"))
+    assert {"很 好", "很 差"} <= {*words_of.get_vocabulary()}
+
+
 @pytest.mark.parametrize(
     ("cell", "odd"),
     [
@@ -244,6 +261,8 @@ def test_numbers_that_are_read_as_text_are_named(
         (lambda row: row, ["--label", "z"], "no column 'z'"),
         (lambda row: "" if row == 4 else row, ["--label", "y"], "row 6: a row without a label"),
         (lambda row: 1, ["--label", "y"], "has the value '1' in every row"),
+        (lambda row: ["1", "01"][row % 2], ["--label", "y"], "has the value '1' in every row"),
+        (lambda row: ["1.5", "1.50"][row % 2], ["--label", "y"], "has the value '1.5"),
         (lambda row: f"t{row}", ["--label", "y"], "200 different texts in 200 rows"),
         (lambda row: row, [], "--from and --label go together"),
     ],
@@ -260,6 +279,29 @@ def test_a_table_without_a_task_is_refused(
     assert cli.main(["init", str(tmp_path / "new"), "--from", str(table), *words]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("spellings", "is_named"),
+    [(["yes", "Yes", "no"], True), (["yes", "no", " no"], True), (["yes", "no", "not"], False)],
+)
+def test_classes_that_differ_in_spelling_alone_are_named(
+    spellings: list[str], is_named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "table.csv").write_text(rows(lambda row: spellings[row % 3]), encoding="utf-8")
+    words = ["--from", str(tmp_path / "table.csv"), "--label", "y"]
+    assert cli.main(["init", str(tmp_path / "new"), *words]) == 0
+    assert ("Classes of 'y'" in capsys.readouterr().out) is is_named
+
+
+def test_a_table_of_an_encoding_that_is_guessed_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_bytes(rows(lambda row: ["oui", "peut-être"][row % 2]).encode("cp1252"))
+    assert cli.main(["init", str(tmp_path / "new"), "--from", str(table), "--label", "y"]) == 0
+    (warning,) = (record for record in caplog.records if record.levelname == "WARNING")
+    assert "cp1252" in warning.getMessage(), "a level that each command shows"
 
 
 @pytest.mark.parametrize("taken", ["new", "new/data"])

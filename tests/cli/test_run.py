@@ -233,6 +233,7 @@ def test_a_program_gets_model_report_and_metrics(data: Path, tmp_path: Path) -> 
         ({"train": "x"}, "train and eval go together"),
         ({"examples": ".", "train_steps": 0}, "train_steps must be at least 1, got 0"),
         ({"examples": "."}, "examples: . has no Split-train and no Split-eval"),
+        ({"examples": "trainer.py"}, "trainer.py is a file whose name does not end in .csv"),
         ({"examples": "gone.csv", "schema": "no"}, "2 problems\n  1. schema: no does not exist"),
         ({"train": "a.csv", "eval": "b"}, "train and eval: expected both to be .csv files"),
         ({"custom_config": "gone.yaml"}, "custom_config: gone.yaml does not exist"),
