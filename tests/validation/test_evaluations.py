@@ -205,7 +205,7 @@ def test_the_rehearsal_names_the_cause(check: Check, good_model: Path) -> None:
     ranked = """class_name: "NDCG" config: '"gain_key": "gain", "top_k_list": [1]'"""
     config = f'{GOOD_CONFIG} metrics_specs {{ query_key: "payment" metrics {{ {ranked} }} }}'
     result = check(good_model, contract(config))["eval_rehearsal"]
-    assert result.status == "fail" and "'gain'" in result.message, result
+    assert result.status == "fail" and '"gain"' in result.message, result
     assert "add_input" not in result.message
 
 
