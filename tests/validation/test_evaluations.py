@@ -200,6 +200,23 @@ def test_a_threshold_of_which_tfma_reports_no_number(
     assert told in result.message
 
 
+def test_a_late_example_without_a_named_input(check: Check, tmp_path: Path) -> None:
+    """TFMA feeds a batch with it as lists of no value, which no dense input takes."""
+
+    class Doubled(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.float32, name="miles")])
+        def serve(self, miles: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"score": miles * 2.0}
+
+    module = Doubled()
+    folder = models.save(module, tmp_path / "model", {"serving_default": module.serve})
+    rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
+    wanted = dataclasses.replace(contract(GOOD_CONFIG), schema=SCHEMA)
+    for last, status in ((example(miles=4.0, tips=1.0), "pass"), (example(tips=1.0), "fail")):
+        result = check(folder, dataclasses.replace(wanted, examples=[*rows, last]))
+        assert result["eval_rehearsal"].status == status, result.summary()
+
+
 def test_the_rehearsal_names_the_cause(check: Check, good_model: Path) -> None:
     """And not TFMA's words around it."""
     ranked = """class_name: "NDCG" config: '"gain_key": "gain", "top_k_list": [1]'"""

@@ -12,6 +12,7 @@ import numpy as np
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import did_you_mean, reason_of
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._lists import filled
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_words, parsed
 from generic_trainer.validation._scoring import extent, is_float, not_finite
@@ -281,18 +282,20 @@ def _evaluate(model: ModelUnderTest) -> tuple[dict[str, float], list[str]]:
 
 
 def _rehearsed(model: ModelUnderTest) -> list[bytes]:
-    """Returns the first examples, and those with the least and the greatest value of each label.
-
-    A label beyond the classes of the model is the greatest, wherever it is.
+    """Returns the first examples, and before them any with the extremes of a label, such as a class
+    beyond those of the model, or without a feature that others have.
     """
     labels: dict[str, list[tuple[float, int]]] = {}
+    present = [filled(example) for example in parsed(model.evidence.eval_rows)]
     for row, example in enumerate(parsed(model.evidence.eval_rows)):
         features = example.features.feature
         for key in model.evidence.label_keys & features.keys():
             values = (*features[key].int64_list.value, *features[key].float_list.value)
             labels.setdefault(key, []).extend((value, row) for value in values)
     extremes = [choose(values)[1] for values in labels.values() if values for choose in (min, max)]
-    rows = dict.fromkeys([*extremes, *range(len(model.evidence.eval_rows))])
+    names = sorted(set().union(*present))
+    lacking = [next((row for row, has in enumerate(present) if n not in has), 0) for n in names]
+    rows = dict.fromkeys([*extremes, *lacking, *range(len(model.evidence.eval_rows))])
     return [model.evidence.eval_rows[row] for row in sorted(list(rows)[:_EXAMPLES])]
 
 
