@@ -93,17 +93,40 @@ def _keys(config: Any) -> Iterator[tuple[str, str, str]]:
             yield "label_key", key, "metrics fail, or silently give a wrong number"
         for key in filter(None, [spec.example_weight_key, *spec.example_weight_keys.values()]):
             yield "example_weight_key", key, "TFMA silently computes unweighted metrics"
+    for key in sorted({spec.query_key for spec in config.metrics_specs} - {""}):
+        yield "query_key", key, "TFMA silently takes all examples for those of one query"
 
 
 def _slices(config: Any) -> Iterator[tuple[str, str, str]]:
-    slicing = list(config.slicing_specs)
+    slicing = [*config.slicing_specs, *_bounded_slices(config)]
+    for compared in config.cross_slicing_specs:
+        slicing += [compared.baseline_spec, *compared.slicing_specs]
+    for key in sorted({k for spec in slicing for k in (*spec.feature_keys, *spec.feature_values)}):
+        yield "slicing_specs feature", key, "TFMA silently leaves the slice out"
+
+
+def _bounded_slices(config: Any) -> Iterator[Any]:
+    """Yields the slicing specs of thresholds."""
     for spec in config.metrics_specs:
         shared = [per_slice.thresholds for per_slice in spec.per_slice_thresholds.values()]
         own = [metric.per_slice_thresholds for metric in spec.metrics]
         for threshold in itertools.chain(*shared, *own):
-            slicing.extend(threshold.slicing_specs)
-    for key in sorted({k for spec in slicing for k in (*spec.feature_keys, *spec.feature_values)}):
-        yield "slicing_specs feature", key, "TFMA silently leaves the slice out"
+            yield from threshold.slicing_specs
+
+
+def _is_computed(wanted: Any, config: Any) -> bool:
+    """Whether TFMA computes slices that a slicing spec of a threshold is for."""
+
+    def gives(spec: Any) -> bool:
+        keys = {*spec.feature_keys, *spec.feature_values}
+        fixed = spec.feature_values.items()
+        return bool(spec.slice_keys_sql) or (
+            keys == {*wanted.feature_keys, *wanted.feature_values}
+            and all(wanted.feature_values.get(key, value) == value for key, value in fixed)
+        )
+
+    overall = not (wanted.feature_keys or wanted.feature_values or config.slicing_specs)
+    return overall or bool(wanted.slice_keys_sql) or any(map(gives, config.slicing_specs))
 
 
 def _metrics(config: Any) -> Iterator[Finding]:
@@ -136,6 +159,14 @@ def _thresholds(config: Any) -> Iterator[Finding]:
         )
         remedy = "add threshold { value_threshold { lower_bound { value: ... } } } to a metric"
         yield warn(message, remedy)
+    for wanted in _bounded_slices(config):
+        if not _is_computed(wanted, config):
+            slices = {**dict.fromkeys(wanted.feature_keys, "any"), **wanted.feature_values}
+            message = (
+                f"a threshold for the slice {slices or 'of all examples'}, which slicing_specs "
+                "does not have: the Evaluator blesses no model"
+            )
+            yield warn(message, "add the slice to slicing_specs")
     for spec in config.metrics_specs:
         computed = {name for metric in spec.metrics for name in _names_of(metric)}
         if computed and (others := sorted(set(spec.thresholds) - computed)):

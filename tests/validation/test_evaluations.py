@@ -13,7 +13,14 @@ from generic_trainer.errors import DataError
 from generic_trainer.validation import ServingContract, lint_eval_config
 from tests.examples import example
 from tests.validation import broken_evaluations, models
-from tests.validation.broken_evaluations import GOOD_CONFIG, MSE, RECIPES, REHEARSED, contract
+from tests.validation.broken_evaluations import (
+    GOOD_CONFIG,
+    MSE,
+    RECIPES,
+    REHEARSED,
+    THRESHOLD,
+    contract,
+)
 from tests.validation.conftest import Check
 from tests.validation.models import FEATURES, SERIALIZED, VOCABULARY
 from tests.validation.recipes import Features, scoring
@@ -136,6 +143,87 @@ def test_a_label_beyond_the_classes_in_a_late_example(check: Check, tmp_path: Pa
         wanted = dataclasses.replace(config, examples=[*rows, example(miles=4.0, tips=last)])
         result = check(folder, wanted)["eval_rehearsal"]
         assert result.status == status, result
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ('metrics_specs { query_key: "trip" }', "query_key 'trip'"),
+        ('cross_slicing_specs { slicing_specs { feature_keys: "city" } }', "feature 'city'"),
+        ('cross_slicing_specs { baseline_spec { feature_keys: "city" } }', "feature 'city'"),
+        ('metrics_specs { query_key: "payment" }', ""),
+    ],
+)
+def test_lint_of_names_that_tfma_looks_up_in_silence(more: str, told: str) -> None:
+    config = text_format.Parse(GOOD_CONFIG + more, config_pb2.EvalConfig())
+    found = lint_eval_config(config, SCHEMA)
+    assert found.status == ("fail" if told else "pass"), found
+    assert told in found.message
+
+
+@pytest.mark.parametrize(
+    ("slices", "status"),
+    [
+        ("", "warn"),
+        ('slicing_specs { feature_keys: "miles" }', "warn"),
+        ('slicing_specs { feature_values { key: "payment" value: "card" } }', "warn"),
+        ('slicing_specs { feature_keys: ["payment", "miles"] }', "warn"),
+        ('slicing_specs { } slicing_specs { feature_keys: "payment" }', "pass"),
+        ('slicing_specs { feature_values { key: "payment" value: "cash" } }', "pass"),
+    ],
+)
+def test_a_threshold_for_a_slice_needs_the_slice(slices: str, status: str) -> None:
+    """Without it, TFMA never blesses a model."""
+    cash = 'slicing_specs { feature_values { key: "payment" value: "cash" } }'
+    bound = THRESHOLD.replace("threshold {", f"per_slice_thresholds {{ {cash} threshold {{", 1)
+    config = f"{broken_evaluations.spec()} {broken_evaluations.metric(more=bound)[:-1]} }} }} "
+    found = lint_eval_config(text_format.Parse(config + slices, config_pb2.EvalConfig()), SCHEMA)
+    assert found.status == status, found
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        ("class_name: 'Precision' config: '\"top_k\": 1'", "'precision'"),
+        ("class_name: 'Precision' config: '\"thresholds\": 0.2'", ""),
+    ],
+)
+def test_a_threshold_of_which_tfma_reports_no_number(
+    metric: str, told: str, check: Check, tmp_path: Path
+) -> None:
+    folder = models.save(scoring(lambda features: features["miles"] / 4.0), tmp_path / "model")
+    config = f"model_specs {{ label_key: 'tips' }} metrics_specs {{ metrics {{ {metric} "
+    rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
+    wanted = dataclasses.replace(contract(f"{config} {THRESHOLD} }} }}"), examples=rows)
+    result = check(folder, wanted)["eval_rehearsal"]
+    assert result.status == ("warn" if told else "pass"), result
+    assert told in result.message
+
+
+def test_a_late_example_without_a_named_input(check: Check, tmp_path: Path) -> None:
+    """TFMA feeds a batch with it as lists of no value, which no dense input takes."""
+
+    class Doubled(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.float32, name="miles")])
+        def serve(self, miles: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"score": miles * 2.0}
+
+    module = Doubled()
+    folder = models.save(module, tmp_path / "model", {"serving_default": module.serve})
+    rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
+    wanted = dataclasses.replace(contract(GOOD_CONFIG), schema=SCHEMA)
+    for last, status in ((example(miles=4.0, tips=1.0), "pass"), (example(tips=1.0), "fail")):
+        result = check(folder, dataclasses.replace(wanted, examples=[*rows, last]))
+        assert result["eval_rehearsal"].status == status, result.summary()
+
+
+def test_the_rehearsal_names_the_cause(check: Check, good_model: Path) -> None:
+    """And not TFMA's words around it."""
+    ranked = """class_name: "NDCG" config: '"gain_key": "gain", "top_k_list": [1]'"""
+    config = f'{GOOD_CONFIG} metrics_specs {{ query_key: "payment" metrics {{ {ranked} }} }}'
+    result = check(good_model, contract(config))["eval_rehearsal"]
+    assert result.status == "fail" and '"gain"' in result.message, result
+    assert "add_input" not in result.message
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.half])

@@ -12,6 +12,7 @@ import numpy as np
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import did_you_mean, reason_of
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._lists import filled
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_words, parsed
 from generic_trainer.validation._scoring import extent, is_float, not_finite
@@ -28,6 +29,7 @@ _OF_LIBRARIES = ("", "keras", "tensorflow", "tensorflow_model_analysis", "tf_ker
 _OF_ONE_HOT = {"CategoricalAccuracy", "TopKCategoricalAccuracy"}  # that need such labels
 _OF_PROBABILITIES = {"AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "CalibrationPlot"}
 
+_OF_ROW = re.compile("add_input failed on ")  # TFMA's words around the cause
 _EXAMPLES = 20  # of the rehearsal
 # DirectRunner would try to download Prism, a runner in Go, first.
 _BEAM = (
@@ -181,7 +183,8 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     may take 5 s. An error that would end the Evaluator ends the rehearsal.
 
     Example: an AUC of scores that are not probabilities; a metric that is NaN; the
-    `CategoricalAccuracy` of labels that are no one-hot vectors.
+    `CategoricalAccuracy` of labels that are no one-hot vectors; a threshold of a metric that TFMA
+    reports under another name.
     """
     if (
         model.evidence.eval_config is None
@@ -190,7 +193,7 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     ):
         raise Skip("needs an eval config and raw examples in the contract")
     try:
-        metrics = _evaluate(model)
+        metrics, unmet = _evaluate(model)
     except Exception as error:
         if any(
             is_elsewhere(error, m)
@@ -213,16 +216,27 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
             judge = fail if is_certain else warn
             remedy = "look for NaN among the predictions and labels: TFMA reports no error"
             yield judge(message, remedy)
+    if unmet:
+        message = (
+            f"a threshold of {', '.join(map(repr, unmet))} that TFMA compares with no number: "
+            "the Evaluator blesses no model"
+        )
+        remedy = (
+            "bound a metric that is one number; instead of a top_k in the metric's config, use "
+            "metrics_specs { binarize { top_k_list { values: ... } } }"
+        )
+        yield warn(message, remedy)
     yield from _beyond_one(model)
     yield from _of_one_class(model)
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
 
 
-def _evaluate(model: ModelUnderTest) -> dict[str, float]:
+def _evaluate(model: ModelUnderTest) -> tuple[dict[str, float], list[str]]:
     """Evaluates a model on the first of its records, with its eval config but for the baseline.
 
     Returns:
-        Metric → value, of the metrics that are one number, over all examples.
+        Metric → value, of the metrics that are one number, over all examples; and the metrics
+        that have a threshold and no value.
 
     Raises:
         Exception: the Evaluator would end with it.
@@ -255,22 +269,33 @@ def _evaluate(model: ModelUnderTest) -> dict[str, float]:
             schema=model.evidence.schema,
         )
         Shared().acquire(set)  # Beam keeps what was acquired last: the model
-        return dict(_numbers(tfma.load_metrics(folder)))
+        found = dict(_numbers(tfma.load_metrics(folder)))
+        # A slice may be too small only here, where the examples are few.
+        is_whole = config.options.min_slice_size.value <= 1
+        bounded = tfma.metrics.metric_thresholds_from_metrics_specs
+        if not is_whole or not bounded(config.metrics_specs, eval_config=config):
+            return found, []
+        validated = tfma.load_validation_result(folder).metric_validations_per_slice
+        failures = (failure for of_slice in validated for failure in of_slice.failures)
+        unmet = {_name_of(f.metric_key) for f in failures if not f.HasField("metric_value")}
+        return found, sorted(unmet)
 
 
 def _rehearsed(model: ModelUnderTest) -> list[bytes]:
-    """Returns the first examples, and those with the least and the greatest value of each label.
-
-    A label beyond the classes of the model is the greatest, wherever it is.
+    """Returns the first examples, and before them any with the extremes of a label, such as a class
+    beyond those of the model, or without a feature that others have.
     """
     labels: dict[str, list[tuple[float, int]]] = {}
+    present = [filled(example) for example in parsed(model.evidence.eval_rows)]
     for row, example in enumerate(parsed(model.evidence.eval_rows)):
         features = example.features.feature
         for key in model.evidence.label_keys & features.keys():
             values = (*features[key].int64_list.value, *features[key].float_list.value)
             labels.setdefault(key, []).extend((value, row) for value in values)
     extremes = [choose(values)[1] for values in labels.values() if values for choose in (min, max)]
-    rows = dict.fromkeys([*extremes, *range(len(model.evidence.eval_rows))])
+    names = sorted(set().union(*present))
+    lacking = [next((row for row, has in enumerate(present) if n not in has), 0) for n in names]
+    rows = dict.fromkeys([*extremes, *lacking, *range(len(model.evidence.eval_rows))])
     return [model.evidence.eval_rows[row] for row in sorted(list(rows)[:_EXAMPLES])]
 
 
@@ -280,10 +305,13 @@ def _numbers(written: Iterable[Any]) -> Iterator[tuple[str, float]]:
         if result.HasField("cross_slice_key") or result.slice_key.single_slice_keys:
             continue
         for metric in result.metric_keys_and_values:
-            key = metric.key
             if metric.value.WhichOneof("type") == "double_value":
-                names = filter(None, (key.model_name, key.output_name, key.name))
-                yield "/".join(names), metric.value.double_value.value
+                yield _name_of(metric.key), metric.value.double_value.value
+
+
+def _name_of(key: Any) -> str:
+    of = "".join(f"@{field.name}={value.value}" for field, value in key.sub_key.ListFields())
+    return "/".join(filter(None, (key.model_name, key.output_name, key.name + of)))
 
 
 def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
@@ -362,7 +390,9 @@ def _is_class(model: ModelUnderTest, label: str) -> bool:
     return bool(numbers) and set(numbers) == {1}
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """Returns the innermost cause: Beam's runner raises errors with whole stack traces."""
+    while _OF_ROW.match(str(error)) and (cause := error.__cause__ or error.__context__):
+        error = cause
     inner = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", str(error), re.MULTILINE)
     return (inner[-1] if inner else reason_of(error))[:600]
