@@ -29,6 +29,7 @@ from generic_trainer.errors import ModuleFileError
 OWN_PACKAGE = __name__.partition(".")[0]
 # Top-level names that mean the standard library, or the running script, whoever imports them.
 STANDARD_NAMES = sys.stdlib_module_names | {"__main__"}
+NEVER_PACKED = STANDARD_NAMES | {OWN_PACKAGE}
 _EARLIEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _ORIGIN_KEY = "folder"
 

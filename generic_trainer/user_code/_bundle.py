@@ -118,7 +118,7 @@ def _own_source(top: str) -> str | None:
     if spec is None:
         _logger.warning("%r is not on this machine: the trainer will look for it at run time.", top)
         return None
-    if top in _archive.STANDARD_NAMES | {_archive.OWN_PACKAGE}:
+    if top in _archive.NEVER_PACKED:
         return None
     # A namespace package may have several folders; the first of the user's is taken.
     for path in spec.submodule_search_locations or [spec.origin or ""]:

@@ -22,6 +22,7 @@ _IMPORTERS = frozenset({"import_module", "__import__", "run_module"})
 # And those that only look for it: importlib.util.find_spec, importlib.resources.files,
 # pkgutil.get_data.
 _IMPORTING_CALLS = _IMPORTERS | {"find_spec", "files", "get_data"}
+_NOTED = ".noted"  # the folder of a bundle from which nothing is imported
 _MODEL_ANALYSIS = "tensorflow_model_analysis"
 # Arguments that no API of it takes any more.
 _OF_ESTIMATORS = ("estimator", "eval_input_receiver_fn", "export_dir_base")
@@ -37,6 +38,7 @@ def collect(folder: str, root: str) -> dict[str, bytes]:
     2. If a module file, or a module beside it, composes the name of a module at run time, all
        modules beside it whose names may be meant, as in the wheel that TFX makes of the folder.
        They may be anything, such as scripts that do not parse: only needed files can have problems.
+    3. For the digest alone: modules beside it that come from the folder above, `modules.utils`.
 
     Args:
         folder: the folder of the user's code.
@@ -61,7 +63,7 @@ class _Collector:
         self.problems: list[str] = []
         self._starts: set[str] = set()  # of the names of modules that are composed at run time
         self._is_guessing = False
-        self._seen = _archive.STANDARD_NAMES | {_archive.OWN_PACKAGE}
+        self._seen = _archive.NEVER_PACKED
         self._folder = folder
         self._entries = {entry.name: entry for entry in _archive.open_node(folder).iterdir()}
 
@@ -71,6 +73,7 @@ class _Collector:
         self._follow(self._add(self._walk(root, entry) if entry.is_dir() else {root: entry}))
         if entry.is_dir() or _archive.lies_in_environment(self._folder):
             return
+        self._note_members()
         self._is_guessing = True
         tried = set[str]()
         while starts := self._starts - tried:
@@ -84,6 +87,24 @@ class _Collector:
         while names := names - self._seen:
             self._seen |= names
             names = set().union(*(self._add(self._find(name)) for name in sorted(names)))
+
+    def _note_members(self) -> None:
+        """Reads the modules of the folder that are imported as those of a package, and theirs."""
+        noted: dict[str, _archive.Node] = {}
+        members = set[str]().union(*map(self._members, self.files))
+        while members:
+            found = self._find(members.pop()) | self._find("__init__")
+            for path in sorted(found.keys() - noted.keys()):
+                self.files[f"{_NOTED}/{path}"] = found[path].read_bytes()
+                members.update(self._members(f"{_NOTED}/{path}"))
+            noted |= found
+
+    def _members(self, path: str) -> Iterator[str]:
+        source = self.files[path] if path.endswith(".py") else b""
+        is_member = os.path.dirname(path) == _NOTED
+        with contextlib.suppress(SyntaxError, ValueError):  # not Python, or reported already
+            found = imported_members(parse(source, path), self._folder.split("/"), is_member)
+            yield from (name for top, name in found if top not in _archive.NEVER_PACKED)
 
     def _guesses(self, start: str) -> list[str]:
         """Returns the names of files beside the module file whose modules may be meant."""
@@ -182,6 +203,20 @@ def imported_names(tree: ast.AST) -> set[str]:
     return {
         name.partition(".")[0] for node in ast.walk(tree) for name in _names(node) if name.strip()
     }
+
+
+def imported_members(tree: ast.AST, folder: list[str], is_member: bool) -> set[tuple[str, str]]:
+    """Returns what a file may import from its package: ("a", "c") of `import a.b.c` in `…/a/b`."""
+    found = set()
+    for node in ast.walk(tree):
+        names = list(_names(node))
+        if isinstance(node, ast.ImportFrom) and node.level <= is_member:
+            module = ".".join(filter(None, (folder[-1] if node.level else "", node.module)))
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        for name in (name.split(".") for name in names):
+            ends = (end for end in range(1, len(name)) if name[:end] == folder[-end:])
+            found |= {(name[0], name[end]) for end in ends}
+    return found
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -145,6 +145,28 @@ def test_digest_follows_edits_and_new_names_of_files_that_are_taken(project):
     assert len({first.digest, second.digest, project.bundle().digest}) == 3
 
 
+@pytest.mark.parametrize("package", ["project", "{above}.project"])
+def test_digest_follows_modules_beside_that_are_imported_as_those_of_a_package(
+    project, import_path, package
+):
+    package = package.format(above=project.folder.parent.name)
+    import_path(project.folder.parents[package.count(".")])
+    project.write("trainer.py", f"from {package}.rates import RATE\nfrom {package} import layers\n")
+    project.write("main.py", "import trainer\ndef run_fn(fn_args):\n    return trainer.RATE\n")
+    project.write("rates.py", "from .deeper import RATE")
+    project.write("deeper.py", "RATE = 1")
+    project.write("layers/dense.py", "from . import neighbour\nSIZE = 1")
+    project.write("neighbour.py", "RATE = 1")
+    first = project.bundle("main.py")
+    assert project.run("main.py") == 1
+    project.write("neighbour.py", "RATE = 2")
+    assert project.bundle("main.py") == first
+    project.write("layers/dense.py", "SIZE = 2")
+    second = project.bundle("main.py")
+    project.write("deeper.py", "RATE = 22")
+    assert len({first.digest, second.digest, project.bundle("main.py").digest}) == 3
+
+
 def test_digest_does_not_depend_on_place_and_time(project, tmp_path):
     trainer = project.write("trainer.py", RUN_FN)
     first = project.bundle()

@@ -21,7 +21,13 @@ from generic_trainer.trials.keras._sequence import (
     KerasDataAdapter,
     SequenceAdapter,
 )
-from generic_trainer.trials.keras._trial import KerasTrial, TFKerasNativeContext, TFKerasTrial, init
+from generic_trainer.trials.keras._trial import (
+    KerasFunctionalTrial,
+    KerasTrial,
+    TFKerasNativeContext,
+    TFKerasTrial,
+    init,
+)
 from generic_trainer.trials.keras.callbacks import TFKerasTensorBoard
 
 __all__ = [
@@ -30,6 +36,7 @@ __all__ = [
     "InMemorySequence",
     "InputData",
     "KerasDataAdapter",
+    "KerasFunctionalTrial",
     "KerasInputData",
     "KerasTrial",
     "SequenceAdapter",

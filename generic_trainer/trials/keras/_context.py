@@ -54,6 +54,7 @@ class TFKerasContext(TrialContext):
         model: the one that was wrapped; None before.
         on_fit: is called by `fit` of the wrapped model, once it has noted its arguments.
         optimizers: those that were wrapped.
+        own_names: Keras' name of a metric → the name that the trial reports it under as well.
     """
 
     experimental_class = TFKerasExperimentalContext
@@ -67,6 +68,12 @@ class TFKerasContext(TrialContext):
         super().__init__(*args, **kwargs)
         self.fit_options = SimpleNamespace(**_FIT_OPTIONS)
         self.optimizers: list[Any] = []
+        self.own_names: dict[str, str] = {}
+
+    def with_own_names(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the metrics, and those that the trial has named itself under these names too."""
+        named = {name: metrics[key] for key, name in self.own_names.items() if key in metrics}
+        return {**metrics, **named}
 
     def wrap_model(self, model: Any) -> Any:
         """Returns the model, whose `compile` and `fit` are now noted instead of carried out.

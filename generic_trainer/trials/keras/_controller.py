@@ -116,7 +116,7 @@ class TFKerasController:
             raise ModuleFileError(
                 "optimizer.lr = ... has no effect in Keras 3: set optimizer.learning_rate instead."
             )
-        metrics = numbers_of(self._of_all_slots(logs))
+        metrics = self._context.with_own_names(numbers_of(self._of_all_slots(logs)))
         callbacks.call("on_train_workload_end", self._batches, metrics)
         self._note_stop()
         self._has_failed = False
@@ -148,7 +148,7 @@ class TFKerasController:
         self._callbacks.call("on_test_end", metrics)
         self._note_stop()
         self._has_failed = False
-        return numbers_of(metrics)
+        return self._context.with_own_names(numbers_of(metrics))
 
     @_eagerly()
     def save(self, directory: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core.keras import LEGACY_VARIABLE, is_keras_3
-from generic_trainer.errors import ConfigurationError
+from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.training import distributed
 from generic_trainer.trials import _pedl
 from generic_trainer.trials._context import NativeContext, fit_to_workers
@@ -179,6 +179,17 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
         """Returns the metrics of a model that is not compiled."""
         return []
 
+    def training_metrics(self) -> dict[str, Any]:
+        """Returns more metrics of a model that is not compiled: name → function, or Metric.
+
+        They are reported under these names; of a `KerasFunctionalTrial`, name → (output, function).
+        """
+        return {}
+
+    def validation_metrics(self) -> dict[str, Any]:
+        """Returns the same for validations, whose names have no `val_` either."""
+        return {}
+
     def session_config(self, hparams: dict[str, Any] | None = None) -> tf.compat.v1.ConfigProto:
         """Returns the configuration of a session; the argument may be missing in a subclass."""
         return super().session_config()
@@ -215,8 +226,59 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
         """Builds the model, for a context to train."""
         model = self.build_model(context.get_hparams())
         if getattr(model, "optimizer", None) is None:
-            model.compile(self.optimizer(), self.loss(), metrics=self.metrics())
+            metrics, context.own_names = self._metrics_of_dicts()
+            model.compile(self.optimizer(), self.loss(), metrics=metrics or self.metrics())
         context.model = model
+
+    def _metrics_of_dicts(self) -> tuple[Any, dict[str, str]]:
+        """Returns the argument of `compile`, and Keras' names of the metrics → their own."""
+        training, validation = self.training_metrics(), self.validation_metrics()
+        for name in training.keys() & validation.keys():
+            if training[name] != validation[name]:
+                raise ModuleFileError(
+                    f"training_metrics and validation_metrics name two metrics {name!r}: "
+                    "give one of them another name"
+                )
+        compiled: dict[str | None, list[Any]] = {}
+        own_names = {}
+        for name, metric in {**training, **validation}.items():
+            output, function = metric if isinstance(metric, tuple) else (None, metric)
+            if not isinstance(function, tf.keras.metrics.Metric):
+                function = tf.keras.metrics.MeanMetricWrapper(function, name=name)
+            compiled.setdefault(output, []).append(function)
+            key = function.name if output is None else f"{output}_{function.name}"
+            own_names.update({key: name, f"val_{key}": name})
+        return ([*self.metrics(), *compiled[None]] if None in compiled else compiled), own_names
+
+
+class KerasFunctionalTrial(KerasTrial):
+    """PEDL's trial of a model with several outputs, each with its loss and its metrics.
+
+    ::
+
+        class DigitsTrial(KerasFunctionalTrial):
+            def build_model(self, hparams):
+                return tf.keras.Model(image, [digit, parity])  # named outputs, not compiled
+
+            def optimizer(self):
+                return tf.keras.optimizers.Adam(self.hparams["learning_rate"])
+
+            def losses(self):
+                return {"digit": "sparse_categorical_crossentropy", "parity": "mse"}
+
+            def validation_metrics(self):
+                return {"accuracy": ("digit", sparse_categorical_accuracy)}
+
+    Source: PEDL's public example of two tasks on MNIST.
+    """
+
+    @abc.abstractmethod
+    def losses(self) -> dict[str, Any]:
+        """Returns the loss of each output."""
+
+    def loss(self) -> Any:
+        """Returns the same, as Keras calls it."""
+        return self.losses()
 
 
 class TFKerasNativeContext(TFKerasContext, NativeContext):

@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer._core.event_files import last_scalars
+from generic_trainer.errors import ModuleFileError
 from generic_trainer.trials.experimental import create_trial_instance
 from generic_trainer.trials.experimental import test_one_batch as try_one_batch
-from tests.trials.keras.written_for_determined import sums
+from tests.trials.keras.written_for_determined import pedl_two_tasks, sums
 from tests.trials.keras.written_for_determined.augmented import AugmentedTrial
 from tests.trials.keras.written_for_determined.blots import BlotsTrial
 
@@ -80,6 +81,48 @@ def test_sums(run_yaml, eager_again, tmp_path):
     found = last_scalars(str(tmp_path / "run" / "trials" / "1"))
     assert found["validation/val_loss"] == pytest.approx(trial["best"], rel=1e-3)
     assert "training/loss" in found
+
+
+def test_metrics_have_the_names_of_the_dicts(run_yaml):
+    [trial] = run_yaml(
+        pedl_two_tasks.OneTaskTrial,
+        """
+        hyperparameters: {batch_size: 32, tasks: 1}
+        searcher: {name: single, metric: validation_error, max_steps: 2}
+        batches_per_step: 46
+        """,
+    )
+    first, *_, last = trial["history"]
+    assert {"loss", "accuracy"} <= first["training"].keys()
+    assert trial["best"] == last["validation"]["validation_error"] < 0.5
+
+
+def test_metrics_of_two_tasks(run_yaml):
+    [trial] = run_yaml(
+        pedl_two_tasks.TwoTasksTrial,
+        """
+        hyperparameters: {batch_size: 32, tasks: 2}
+        searcher:
+          {name: single, metric: digit_accuracy, smaller_is_better: false, max_steps: 2}
+        batches_per_step: 46
+        """,
+    )
+    first, *_, last = trial["history"]
+    assert {"digit_accuracy", "high_accuracy"} <= first["training"].keys()
+    assert trial["best"] == last["validation"]["digit_accuracy"] > 0.5
+    assert last["validation"]["high_accuracy"] == last["validation"]["val_is_high_high_accuracy"]
+
+
+def test_two_metrics_of_one_name(run_yaml):
+    with pytest.raises(ModuleFileError, match="name two metrics 'accuracy'"):
+        run_yaml(
+            pedl_two_tasks.TwoMetricsOfOneNameTrial,
+            """
+            hyperparameters: {batch_size: 32, tasks: 1}
+            searcher: {name: single, metric: accuracy, max_steps: 1}
+            batches_per_step: 2
+            """,
+        )
 
 
 def test_a_trial_that_is_made_by_hand_has_its_own_context(tmp_path, eager_again):
