@@ -129,3 +129,9 @@ def serves_training(part: Any) -> bool:
 def _serves_training(kind: type) -> bool:
     is_metric = hasattr(kind, "update_state") and hasattr(kind, "result")
     return is_metric or hasattr(kind, "apply_gradients")
+
+
+def classes_of_user(kind: type) -> list[type]:
+    """Returns the classes of an object that are neither Keras' and TensorFlow's nor our own."""
+    ours = ("builtins", "generic_trainer", "keras", "tensorflow", "tf_keras")
+    return [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in ours]

@@ -18,6 +18,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.keras import is_class_of_keras
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._plain import is_plain
+from generic_trainer.training._walk import classes_of_user
 from generic_trainer.training.resume._callback_files import bring_files, lacks_best, paths_of
 from generic_trainer.training.resume._clocks import ClockReadings, now
 from generic_trainer.training.resume._randomness import is_generator, set_state_of, state_of
@@ -27,6 +28,8 @@ from generic_trainer.training.resume._randomness import is_generator, set_state_
 _SET_BY_FIT = {"model", "_model", "params", "validation_data", "append_header"}
 
 _CONTAINERS = (list, dict, set, collections.deque)
+_LARGE_BYTES = 1 << 20
+_MOST_COMPARED = 100_000  # values of an array
 
 _logger = logging.getLogger(__name__)
 
@@ -54,6 +57,10 @@ class CallbackState:
         self._callbacks = callbacks
         self._clocks = [ClockReadings(callback, since or now()) for callback in callbacks]
         self._paths = dict(self._with_paths())
+        cells = [cell for callback in callbacks for _, cell, _ in _cells(callback)]
+        arrays = [array for cell in cells for array in _arrays(_content(cell))]
+        # `id` of an array around functions → it, and its first values.
+        self._given = {id(array): (array, _sample(array)) for array in arrays}
         self._is_logged = False
 
     @contextlib.contextmanager
@@ -80,7 +87,7 @@ class CallbackState:
                 type(callback).__name__,
                 is_optional(callback),
                 _plain_state(callback),
-                _around(callback),
+                self._around(callback),
                 paths_of(callback),
                 clocks.state(),
             ]
@@ -106,8 +113,10 @@ class CallbackState:
                 "order, or delete it to start afresh."
             )
         # Copied, because callbacks change it, and it may be assigned again.
+        copied = copy.deepcopy(values)
+        placed: dict[int, Any] = {}
         states: dict[str, list[Any]] = {}
-        for name, _, *state in copy.deepcopy(values):
+        for name, _, *state in copied:
             states.setdefault(name, []).append(state)
         for callback, clocks in zip(self._callbacks, self._clocks, strict=True):
             of_name = states.get(type(callback).__name__)
@@ -122,9 +131,31 @@ class CallbackState:
                             type(callback).__name__,
                             callback.filepath,
                         )
-                _set_plain_state(callback, state)
-                _set_around(callback, around)
+                _set_plain_state(callback, state, placed)
+                _set_around(callback, around, placed)
                 clocks.move(readings)
+
+    def _around(self, callback: Any) -> dict[str, Any]:
+        """Returns the state that a callback has in the variables of the functions around its own.
+
+        Only containers, arrays, and numbers and texts that its functions assign (`nonlocal`):
+        others are set by the new run. So are arrays, with their container, that are large and have
+        not changed: they may be all data.
+        """
+        values = {}
+        for name, cell, is_assigned in _cells(callback):
+            value = _content(cell)
+            is_kept = is_assigned or isinstance(value, (*_CONTAINERS, np.ndarray))
+            if is_kept and not _holds_path(value) and not self._are_data(value) and is_plain(value):
+                values[name] = value
+        return values
+
+    def _are_data(self, value: Any) -> bool:
+        arrays = [*_arrays(value)]
+        return sum(array.nbytes for array in arrays) > _LARGE_BYTES and all(
+            id(array) in self._given and self._given[id(array)][1] == _sample(array)
+            for array in arrays
+        )
 
     def _with_paths(self) -> Iterator[tuple[str, str]]:
         for callback in self._callbacks:
@@ -171,12 +202,11 @@ def _plain_state(callback: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if is_plain(value)}
 
 
-def _set_plain_state(callback: Any, state: dict[str, Any]) -> None:
+def _set_plain_state(callback: Any, state: dict[str, Any], placed: dict[int, Any]) -> None:
     if getattr(callback, "monitor_op", True) is None and "monitor_op" not in state:
         # A function, which is not saved. Keras 3 sets it, once, at the end of an epoch, and then
         # changes the sign of `min_delta`, which is saved.
         internals.KERAS_3_SET_MONITOR_OP.of(callback)()
-    placed: dict[int, Any] = {}
     for name, value in state.items():
         own = getattr(callback, name, None)
         restored = _restored(own, value, placed)
@@ -193,7 +223,8 @@ def _restored(own: Any, value: Any, placed: dict[int, Any]) -> Any:
     Args:
         own: what stands there, which gets the values.
         value: what was saved.
-        placed: `id` of a saved container → the one that has its values; gets more.
+        placed: `id` of a saved container, and of the one that has its values → the latter; gets
+            more. After `self.last = self.best = []`, two saved ones must not share the one here.
     """
     if is_generator(own):
         set_state_of(own, value)
@@ -201,8 +232,8 @@ def _restored(own: Any, value: Any, placed: dict[int, Any]) -> Any:
     if not isinstance(value, _CONTAINERS):
         return value
     if id(value) not in placed:
-        target: Any = own if type(own) is type(value) else value
-        placed[id(value)] = target
+        target: Any = own if type(own) is type(value) and id(own) not in placed else value
+        placed[id(value)] = placed[id(target)] = target
         if isinstance(value, dict):
             new: Any = {
                 key: _restored(target.get(key), part, placed) for key, part in value.items()
@@ -221,43 +252,28 @@ def _of_classes(callback: Any) -> dict[str, Any]:
     """Returns the containers that the user's classes of a callback have."""
     return {
         name: value
-        for kind in reversed(_classes_of_user(callback))
+        for kind in reversed(classes_of_user(type(callback)))
         for name, value in vars(kind).items()
         if isinstance(value, _CONTAINERS) and not name.startswith("__")
     }
 
 
-def _around(callback: Any) -> dict[str, Any]:
-    """Returns the state that a callback has in the variables of the functions around its own.
-
-    Only containers, and numbers and texts that its functions assign (`nonlocal`): others are set
-    by the new run. Arrays do not change there, and may be as large as all data.
-    """
-    values = {}
-    for name, cell, is_assigned in _cells(callback):
-        with contextlib.suppress(ValueError):  # it has no value yet
-            value = cell.cell_contents
-            is_kept = is_assigned or isinstance(value, _CONTAINERS)
-            if is_kept and not any(map(_is_of_run, _leaves(value))) and is_plain(value):
-                values[name] = value
-    return values
-
-
-def _set_around(callback: Any, state: dict[str, Any]) -> None:
-    placed: dict[int, Any] = {}
+def _set_around(callback: Any, state: dict[str, Any], placed: dict[int, Any]) -> None:
     for name, cell, is_assigned in _cells(callback):
         if name in state:
-            own = None
-            with contextlib.suppress(ValueError):
-                own = cell.cell_contents
+            own = _content(cell)
             restored = _restored(own, state[name], placed)
-            if restored is not own and is_assigned:
+            if restored is own:
+                continue
+            if is_assigned:
                 cell.cell_contents = restored
+            elif isinstance(own, np.ndarray) and own.flags.writeable:
+                own[...] = restored  # `run_fn` holds it, too
 
 
 def _cells(callback: Any) -> Iterator[tuple[str, Any, bool]]:
     """Yields the variables around a callback's functions, and whether these assign them."""
-    owners = [callback, *_classes_of_user(callback)]
+    owners = [callback, *classes_of_user(type(callback))]
     for function in (member for owner in owners for member in vars(owner).values()):
         if isinstance(function, types.FunctionType) and function.__closure__:
             assigned = _assigned_around(function.__code__)
@@ -272,13 +288,6 @@ def _assigned_around(code: types.CodeType) -> set[str]:
         for instruction in dis.get_instructions(code)
         if instruction.opname == "STORE_DEREF"
     }
-
-
-def _classes_of_user(callback: Any) -> list[type]:
-    ours = ("builtins", "generic_trainer", "keras", "tf_keras")
-    return [
-        kind for kind in type(callback).__mro__ if kind.__module__.partition(".")[0] not in ours
-    ]
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -297,5 +306,15 @@ def _is_path(leaf: Any) -> bool:
     return isinstance(leaf, str) and "/" in leaf
 
 
-def _is_of_run(leaf: Any) -> bool:
-    return _is_path(leaf) or (isinstance(leaf, np.ndarray) and leaf.size > 1)
+def _arrays(value: Any) -> Iterator[np.ndarray]:
+    return (leaf for leaf in _leaves(value) if isinstance(leaf, np.ndarray))
+
+
+def _sample(array: np.ndarray) -> bytes:
+    return array.ravel()[:_MOST_COMPARED].tobytes()
+
+
+def _content(cell: Any) -> Any:
+    with contextlib.suppress(ValueError):  # it has no value yet
+        return cell.cell_contents
+    return None

@@ -159,6 +159,7 @@ class Resume(_OfEitherKeras):
         self._attributes: dict[str, Any] = {}  # of the model, before the first step
         self._finds_variables = False
         self._unsaved: Unsaved | None = None  # until the first step of this process
+        self._unsaved_later: Unsaved | None = None  # until the end of an epoch after it
         self._still_s = 0.0  # training stood still for the last checkpoint
 
     def __reduce__(self) -> Any:
@@ -229,6 +230,10 @@ class Resume(_OfEitherKeras):
             replay.check_epoch(position)
             if replay.goal.done and position.lengths == replay.goal.lengths:
                 self._end_replay(replay)
+        elif self._unsaved_later is not None:
+            self._fit.state.find_variables()
+            self._unsaved_later.log_of_epoch(self._saved_variables())
+            self._unsaved_later = None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         position, replay = self._position, self._replay
@@ -236,7 +241,7 @@ class Resume(_OfEitherKeras):
         if self._unsaved is not None:  # in a replay, too, the first step is one
             self._fit.state.find_variables()
             self._unsaved.log(self._saved_variables())
-            self._unsaved = None
+            self._unsaved, self._unsaved_later = None, self._unsaved
         elif replay is not None:
             is_first = not position.consumed
             count = replay.skip(self._iterator, count, self._fit.lacking, is_first=is_first)

@@ -22,6 +22,7 @@ import gc
 import logging
 import random
 import sys
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -152,8 +153,11 @@ class Unsaved:
 
     def __init__(self) -> None:
         """Looks at the variables and functions of this process before the step."""
+        self._logged: set[str] = set()
         self._functions = set(internals.TF_EAGER_CONTEXT.get()().list_function_names())
-        self._before = {id(variable): (variable, _sample(variable)) for variable in _others()}
+        self._before = {
+            id(variable): (weakref.ref(variable), _sample(variable)) for variable in _others()
+        }
 
     def log(self, saved: Iterable[Any]) -> None:
         """Logs after the step what will start anew in a resumed fit.
@@ -174,18 +178,35 @@ class Unsaved:
                 " before you make them; elsewhere, draw with a tf.random.Generator.",
                 ", ".join(places),
             )
+        self._log_variables(saved, are_new=True)
+
+    def log_of_epoch(self, saved: Iterable[Any]) -> None:
+        """Logs after an epoch the variables that only its end changes, as callbacks do.
+
+        Variables that were made since may serve one evaluation, and are left out.
+
+        Args:
+            saved: see `log`.
+        """
+        self._log_variables(saved, are_new=False)
+
+    def _log_variables(self, saved: Iterable[Any], *, are_new: bool) -> None:
         names = set()
         for variable in _others(saved):
-            _, before = self._before.get(id(variable), (None, None))
+            held, before = self._before.get(id(variable), (None, None))
+            is_new = held is None or held() is not variable
             after = _sample(variable)
-            if after is not None and (before is None or not _are_same(before, after)):
+            if after is None or (is_new and not are_new):
+                continue
+            if is_new or before is None or not _are_same(before, after):
                 names.add(variable.name)
-        if names:
+        if new := names - self._logged:
+            self._logged |= new
             _logger.warning(
                 "If this fit is resumed, these variables start anew, because they are attributes "
                 "neither of the model nor of a callback: %s. Assign them, or the object that has "
                 "them, to an attribute of the model.",
-                ", ".join(sorted(names)),
+                ", ".join(sorted(new)),
             )
 
 

@@ -124,6 +124,31 @@ def shuffles_within_a_pass(iterator: Any, is_over: bool) -> bool:
     return "Shuffle" in kinds and "Repeat" in kinds
 
 
+def caches_a_shuffle(iterator: Any) -> bool:
+    """Returns whether a cache in memory keeps the order that a shuffle had in the first pass.
+
+    The next process fills it anew, in another order.
+
+    Args:
+        iterator: of one of several passes.
+    """
+    if not isinstance(iterator, tf.data.Iterator) or _is_endless(iterator):
+        return False
+    nodes = {node.name: node for node in _graph(iterator).node}
+    waiting = [node for node in nodes.values() if node.op.startswith("CacheDataset")]
+    before: dict[str, Any] = {}
+    while waiting:
+        for name in waiting.pop().input:
+            node = nodes[name.partition(":")[0]]
+            if node.name not in before:
+                before[node.name] = node
+                waiting.append(node)
+    return any(
+        node.op.startswith("Shuffle") and node.attr["reshuffle_each_iteration"].b
+        for node in before.values()
+    )
+
+
 def is_of_python(data: Any) -> bool:
     """Returns whether Python code makes data: those of a dataset, of an iterator, or of a graph.
 

@@ -30,6 +30,7 @@ from generic_trainer.training.resume._draws import Draws
 from generic_trainer.training.resume._manager import SavedCheckpoint, fitting
 from generic_trainer.training.resume._position import Position
 from generic_trainer.training.resume._reader import (
+    caches_a_shuffle,
     data_differ,
     move_to,
     shuffles_within_a_pass,
@@ -160,6 +161,11 @@ class Replay:
                 "which. Make room, or set GENERIC_TRAINER_READER_PATH to memory, disk or stream.",
                 ways[streaming.is_set()],
                 ways[goal.streams],
+            )
+        if goal.lengths and not goal.done and caches_a_shuffle(iterator):
+            _logger.warning(
+                "The data are shuffled before a cache, which is filled anew in another order: in "
+                "this epoch some rows come twice and others never. Shuffle after the cache."
             )
         with fitting(self.path):
             if not goal.done:

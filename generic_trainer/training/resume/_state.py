@@ -10,7 +10,9 @@
    variables in `finalize_state`.
 """
 
+import contextlib
 import functools
+import inspect
 import os
 import sys
 import warnings
@@ -23,7 +25,7 @@ import tensorflow as tf
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.training._plain import is_plain, pickled, read_state, taken_state
-from generic_trainer.training._walk import walk
+from generic_trainer.training._walk import classes_of_user, walk
 from generic_trainer.training.distributed import gather, rank, size
 from generic_trainer.training.resume._randomness import random_state, set_random_state
 
@@ -222,12 +224,26 @@ def attributes_of(model: Any) -> dict[str, Any]:
     for path, part in walk(model, deferred={}):
         if isinstance(part, _KINDS):
             continue
-        if hasattr(type(part), "trainable_weights"):
+        kind: Any = type(part)
+        if hasattr(kind, "trainable_weights"):
             numbers[f"{path}.{TRAINABLE}"] = part.trainable
         for name, value in getattr(part, "__dict__", {}).items():
-            if type(value) in _NUMBERS and name[0] != "_" and name not in _SET_BY_KERAS:
+            is_own = name[0] != "_" or name in _names_of_user(kind)
+            if type(value) in _NUMBERS and is_own and name not in _SET_BY_KERAS:
                 numbers[f"{path}.{name}"] = value
     return numbers
+
+
+@functools.lru_cache(1024)
+def _names_of_user(kind: type) -> frozenset[str]:
+    """Returns the names in the methods of the user's classes, which may be of private attributes.
+
+    All other private attributes are those of Keras.
+    """
+    members = [member for each in classes_of_user(kind) for member in vars(each).values()]
+    functions = [getattr(member, "python_function", member) for member in members]
+    codes = [getattr(inspect.unwrap(each), "__code__", None) for each in functions]
+    return frozenset(name for code in codes if code for name in code.co_names)
 
 
 def set_attributes(model: Any, numbers: Mapping[str, Any]) -> None:
@@ -301,7 +317,9 @@ class ModelState:
         self._path, self.saved = tensors_in(directory), read_state(directory, _VALUES)
         self._adapted, build_config, of_layers = unpickled_data(self.saved["learned"])
         if not self._model.built and build_config:
-            with warnings.catch_warnings():  # Keras 3 warns if it cannot
+            # Else the first step does: Keras 3 warns if it cannot. Keras 2 raises, of a model that
+            # adds losses in `call`, for example, or that takes strings.
+            with warnings.catch_warnings(), contextlib.suppress(Exception):
                 warnings.simplefilter("ignore")
                 self._model.build_from_config(build_config)
         if all_now:
@@ -330,7 +348,7 @@ class ModelState:
         if differing := sorted(missing | {name for name in others if "/" in name}):
             raise ValueError(
                 f"only one of them has {', '.join(differing[:_MOST_NAMED])} (a variable that a "
-                "validation makes, for example, has to be made before fit)"
+                "validation or a callback makes has to be made before the first step)"
             )
         set_random_state(self._model, self.saved["random"])
 

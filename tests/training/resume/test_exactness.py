@@ -115,8 +115,26 @@ def own(keras: Any) -> Any:
     return model
 
 
+def penalized(keras: Any) -> Any:
+    """Returns a model that adds a loss in `call`, which Keras 2 can only build with data."""
+
+    class Penalized(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.last = keras.layers.Dense(3), keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            hidden = self.hidden(x)
+            self.add_loss(tf.reduce_mean(hidden**2))
+            return self.last(hidden)
+
+    model = Penalized()
+    model.compile("adam", "mse", run_eagerly=True)
+    return model
+
+
 KINDS: dict[str, Callable[[Any], Any]] = {
-    each.__name__: each for each in (plain, compiled, paired, stopping, own)
+    each.__name__: each for each in (plain, compiled, paired, stopping, own, penalized)
 }
 
 
@@ -183,6 +201,10 @@ def test_a_fit_that_was_stopped_within_an_epoch_is_not_stopped_earlier(
     tmp_path: Path, keras: Any
 ) -> None:
     assert_resumes(keras, "stopping", tmp_path, (7,))
+
+
+def test_a_model_that_is_built_by_its_first_step_resumes(tmp_path: Path, keras: Any) -> None:
+    assert_resumes(keras, "penalized", tmp_path, (7,))
 
 
 def test_data_may_end_within_an_execution_of_several_steps(tmp_path: Path, keras: Any) -> None:
@@ -256,10 +278,25 @@ def test_a_shuffle_without_a_seed_is_reported(
         assert ("shuffled without a seed" in caplog.text) == (name != "seeded")
 
 
+def test_a_shuffle_before_a_cache_is_reported(
+    tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = tf.data.Dataset.from_tensor_slices((np.ones([12, 1]), np.ones([12, 1])))
+    cases = {"before": rows.shuffle(9).cache(), "after": rows.cache().shuffle(9)}
+    for name, data in cases.items():
+        caplog.clear()
+        for end in (8, 0):
+            resuming = callbacks(keras, tmp_path / name, end)
+            with contextlib.suppress(Ended):
+                plain(keras).fit(data.batch(2), epochs=2, verbose=0, callbacks=resuming)
+        assert ("shuffled before a cache" in caplog.text) == (name == "before")
+
+
 def test_variables_that_cannot_be_saved_are_named(
     tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     apart = tf.Variable(1.0, trainable=False, name="apart")
+    counted = tf.Variable(0.0, trainable=False, name="counted")
     still = tf.Variable(1.0, trainable=False, name="still")
     # Of another model, say; NaN is not equal to itself.
     broken = [tf.Variable(np.nan, dtype=kind, name="broken") for kind in (tf.float32, tf.bfloat16)]
@@ -273,10 +310,15 @@ def test_variables_that_cannot_be_saved_are_named(
     model = Using([keras.layers.Dense(1)])
     model.compile("adam", "mse")
     with caplog.at_level(logging.WARNING):
-        model.fit(batches(), verbose=0, callbacks=callbacks(keras, tmp_path, 0))
-    (message,) = [each for each in caplog.messages if "these variables start anew" in each]
-    named = [name for name in ("apart", "still", "dense", broken[0].name) if name in message]
-    assert named == ["apart"]
+        count = keras.callbacks.LambdaCallback(on_epoch_end=lambda *args: counted.assign_add(1.0))
+        resuming = [count, *callbacks(keras, tmp_path, 0)]
+        model.fit(batches(), epochs=2, verbose=0, callbacks=resuming)
+    messages = [each for each in caplog.messages if "these variables start anew" in each]
+    names = ("apart", "counted", "still", "dense", broken[0].name)
+    assert [[name for name in names if name in each] for each in messages] == [
+        ["apart"],
+        ["counted"],
+    ]
 
 
 def test_adapted_layers_are_restored(tmp_path: Path, keras: Any) -> None:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -109,12 +110,13 @@ def test_what_callbacks_and_steps_change_of_a_model_goes_on(
 ) -> None:
     class Scaled(keras.Sequential):
         scale = 1.0
+        _shift = 0.0
 
         def train_step(self, data: Any) -> Any:
             x, y = data
             if eagerly:
-                self.scale += 0.125
-            return super().train_step((x * self.scale, y))
+                self.scale, self._shift = self.scale + 0.125, self._shift + 0.25
+            return super().train_step((x * self.scale + self._shift, y))
 
     def fit(run: str, end: int = 0) -> Any:
         keras.utils.set_random_seed(1)
@@ -236,6 +238,30 @@ def batch_recorders(keras: Any) -> dict[str, Any]:
         callback = Recorder()
         return callback, lambda: (callback.all, callback.losses, callback.recent)
 
+    def apart_later() -> Any:
+        class Recorder(keras.callbacks.Callback):
+            def on_train_begin(self, logs: Any = None) -> None:
+                self.first = self.last = list[float]()
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                self.last = [float(logs["loss"])]
+                self.first = self.first or self.last
+
+        callback = Recorder()
+        return callback, lambda: (callback.first, callback.last)
+
+    def arrays_around() -> Any:
+        best, sums, kept = None, np.zeros(2), {"data": np.zeros(1_000_000), "losses": np.zeros(1)}
+
+        def on_end(batch: int, logs: Any) -> None:
+            nonlocal best
+            best = [np.full(2, logs["loss"])] if batch == 1 else best
+            sums[:] += logs["loss"]
+            kept["losses"] = np.append(kept["losses"], logs["loss"])
+
+        end = keras.callbacks.LambdaCallback(on_train_batch_end=on_end)
+        return end, lambda: [each.tolist() for each in (*(best or ()), sums, kept["losses"])]
+
     def evaluating(hook: str) -> Any:
         class Evaluating(keras.callbacks.Callback):
             def __init__(self) -> None:
@@ -255,6 +281,8 @@ def batch_recorders(keras: Any) -> dict[str, Any]:
         "called_as_ours": called_as_ours,
         "around": around,
         "under_two_names": under_two_names,
+        "apart_later": apart_later,
+        "arrays_around": arrays_around,
         "on_epoch_begin": functools.partial(evaluating, "on_epoch_begin"),
         "on_train_begin": functools.partial(evaluating, "on_train_begin"),
     }
