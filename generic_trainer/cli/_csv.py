@@ -198,7 +198,7 @@ def value_of(cell: str, kind: type) -> Any:
     if kind is str:
         return cell.encode()
     if not _fits(_type_of(cell), kind):
-        raise ValueError(_expected(cell, kind))
+        raise ValueError(_expected(cell))
     return kind(cell)
 
 
@@ -323,7 +323,7 @@ def _mistake(sheets: Any, index: int, name: str, kind: type, wrong: set[str]) ->
     place, cell = mistakes[0]
     others = f", as in {len(mistakes) - 1} more of its cells" if mistakes[1:] else ""
     return (
-        f"{_text(place)}, column {name!r}: {_expected(cell, kind)}{others}. Correct it, or leave "
+        f"{_text(place)}, column {name!r}: {_expected(cell)}{others}. Correct it, or leave "
         f"it empty; for a column of text, pass a --schema in which {name!r} is of type BYTES."
     )
 
@@ -347,11 +347,11 @@ def _type(cells: Sequence[str], kind_of: Mapping[str, type]) -> type:
 
 
 def _fits(actual: type, kind: type) -> bool:
-    """Whether a number's cell has a value in a column of numbers."""
+    """Whether a cell of one type can stand in a column of numbers of another type."""
     return actual is not str and (kind is float or actual is int)
 
 
-def _expected(cell: str, kind: type) -> str:
+def _expected(cell: str) -> str:
     """Returns what is wrong with a cell that does not fit."""
     wanted = "an integer" if _type_of(cell) is float else "a number"
     return f"expected {wanted}, found {shown(cell)}"

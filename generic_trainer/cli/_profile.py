@@ -70,7 +70,7 @@ def profile_of(table: Table, label: str) -> Profile:
     task, classes = _task(table, label, cells[label])
     columns: dict[str, list[str]] = {"numbers": [], "categories": []}
     columns |= {"texts": [], "characters": []}
-    remarks = _remarks_about_classes(label, classes)
+    remarks: list[str] = []
     for name, kind in table.columns.items():
         if name == label:
             continue
@@ -109,6 +109,7 @@ def profile_of(table: Table, label: str) -> Profile:
             f"{table.path}: no column is left to predict {label!r} from. {left_out}",
             path=table.path,
         )
+    remarks += _remarks_about_classes(label, classes)
     rows = len(cells[label])
     batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
     return Profile(label, task, classes, columns, remarks, batch_size, rows)
@@ -153,7 +154,7 @@ def _remarks_about_classes(label: str, classes: Sequence[str | int]) -> list[str
         return []
     return [
         f"Classes of {label!r} differ in capitals or spaces alone, and are learned as different "
-        f"ones: {listed([*map(repr, alike)])}. If they are one, spell it alike in the table."
+        f"ones: {listed([*map(repr, alike)])}. If they are one, spell them alike in the table."
     ]
 
 

@@ -73,7 +73,6 @@ class _Collector:
         self._follow(self._add(self._walk(root, entry) if entry.is_dir() else {root: entry}))
         if entry.is_dir() or _archive.lies_in_environment(self._folder):
             return
-        self._note_members()
         self._is_guessing = True
         tried = set[str]()
         while starts := self._starts - tried:
@@ -82,6 +81,7 @@ class _Collector:
             names = self._add({name: self._entries[name] for name in self._guesses(start)})
             if start:  # otherwise they may be anything, and import large packages
                 self._follow(names)
+        self._note_members()
 
     def _follow(self, names: set[str]) -> None:
         while names := names - self._seen:
@@ -95,8 +95,11 @@ class _Collector:
         while members:
             found = self._find(members.pop()) | self._find("__init__")
             for path in sorted(found.keys() - noted.keys()):
-                self.files[f"{_NOTED}/{path}"] = found[path].read_bytes()
-                members.update(self._members(f"{_NOTED}/{path}"))
+                # Runs may write into a package, and it may have large data: its code alone counts.
+                with contextlib.suppress(OSError):
+                    if path.endswith(".py"):
+                        self.files[f"{_NOTED}/{path}"] = found[path].read_bytes()
+                        members.update(self._members(f"{_NOTED}/{path}"))
             noted |= found
 
     def _members(self, path: str) -> Iterator[str]:

@@ -98,11 +98,19 @@ def _keys(config: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _slices(config: Any) -> Iterator[tuple[str, str, str]]:
-    slicing = [*config.slicing_specs, *_bounded_slices(config)]
-    for compared in config.cross_slicing_specs:
-        slicing += [compared.baseline_spec, *compared.slicing_specs]
+    slicing = [*_computed_slices(config), *_bounded_slices(config)]
     for key in sorted({k for spec in slicing for k in (*spec.feature_keys, *spec.feature_values)}):
         yield "slicing_specs feature", key, "TFMA silently leaves the slice out"
+
+
+def _computed_slices(config: Any) -> list[Any]:
+    """Returns the slicing specs of what TFMA computes; of no feature: of all examples."""
+    crossed = [
+        spec
+        for compared in config.cross_slicing_specs
+        for spec in (compared.baseline_spec, *compared.slicing_specs)
+    ]
+    return [*config.slicing_specs, *crossed]
 
 
 def _bounded_slices(config: Any) -> Iterator[Any]:
@@ -125,8 +133,9 @@ def _is_computed(wanted: Any, config: Any) -> bool:
             and all(wanted.feature_values.get(key, value) == value for key, value in fixed)
         )
 
-    overall = not (wanted.feature_keys or wanted.feature_values or config.slicing_specs)
-    return overall or bool(wanted.slice_keys_sql) or any(map(gives, config.slicing_specs))
+    if computed := _computed_slices(config):
+        return bool(wanted.slice_keys_sql) or any(map(gives, computed))
+    return not (wanted.feature_keys or wanted.feature_values)
 
 
 def _metrics(config: Any) -> Iterator[Finding]:

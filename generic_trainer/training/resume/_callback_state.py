@@ -8,6 +8,7 @@ import functools
 import itertools
 import logging
 import types
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ _SET_BY_FIT = {"model", "_model", "params", "validation_data", "append_header"}
 
 _CONTAINERS = (list, dict, set, collections.deque)
 _LARGE_BYTES = 1 << 20
-_MOST_COMPARED = 100_000  # values of an array
+_MOST_COMPARED_BYTES = 16 << 20  # at each checkpoint
 
 _logger = logging.getLogger(__name__)
 
@@ -58,9 +59,11 @@ class CallbackState:
         self._clocks = [ClockReadings(callback, since or now()) for callback in callbacks]
         self._paths = dict(self._with_paths())
         cells = [cell for callback in callbacks for _, cell, _ in _cells(callback)]
-        arrays = [array for cell in cells for array in _arrays(_content(cell))]
-        # `id` of an array around functions → it, and its first values.
-        self._given = {id(array): (array, _sample(array)) for array in arrays}
+        arrays = {id(array): array for cell in cells for array in _arrays(_content(cell))}
+        # Of large arrays, values that are evenly spread are compared.
+        self._stride = 1 + sum(map(_bytes_of, arrays.values())) // _MOST_COMPARED_BYTES
+        # `id` of an array around functions → it, which keeps its `id`, and a checksum.
+        self._given = {key: (array, self._checksum(array)) for key, array in arrays.items()}
         self._is_logged = False
 
     @contextlib.contextmanager
@@ -139,23 +142,28 @@ class CallbackState:
         """Returns the state that a callback has in the variables of the functions around its own.
 
         Only containers, arrays, and numbers and texts that its functions assign (`nonlocal`):
-        others are set by the new run. So are arrays, with their container, that are large and have
-        not changed: they may be all data.
+        others are set by the new run. So are arrays that are large and have not changed, with
+        their container: they may be all data.
         """
         values = {}
         for name, cell, is_assigned in _cells(callback):
             value = _content(cell)
             is_kept = is_assigned or isinstance(value, (*_CONTAINERS, np.ndarray))
-            if is_kept and not _holds_path(value) and not self._are_data(value) and is_plain(value):
+            if is_kept and not _holds_path(value) and not self._has_data(value) and is_plain(value):
                 values[name] = value
         return values
 
-    def _are_data(self, value: Any) -> bool:
-        arrays = [*_arrays(value)]
-        return sum(array.nbytes for array in arrays) > _LARGE_BYTES and all(
-            id(array) in self._given and self._given[id(array)][1] == _sample(array)
-            for array in arrays
-        )
+    def _has_data(self, value: Any) -> bool:
+        given = [array for array in _arrays(value) if id(array) in self._given]
+        if sum(map(_bytes_of, given)) <= _LARGE_BYTES:
+            return False
+        same = (each for each in given if self._given[id(each)][1] == self._checksum(each))
+        return sum(map(_bytes_of, same)) > _LARGE_BYTES
+
+    def _checksum(self, array: np.ndarray) -> int:
+        # `ravel` would copy an array that lies in memory in neither order; `flat` is slow.
+        flat: Any = array.ravel(order="K") if array.flags.forc else array.flat
+        return zlib.crc32(flat[:: self._stride].tobytes())
 
     def _with_paths(self) -> Iterator[tuple[str, str]]:
         for callback in self._callbacks:
@@ -267,8 +275,14 @@ def _set_around(callback: Any, state: dict[str, Any], placed: dict[int, Any]) ->
                 continue
             if is_assigned:
                 cell.cell_contents = restored
-            elif isinstance(own, np.ndarray) and own.flags.writeable:
+            elif _is_place_for(restored, own):
                 own[...] = restored  # `run_fn` holds it, too
+
+
+def _is_place_for(array: Any, own: Any) -> bool:
+    if not (isinstance(array, np.ndarray) and isinstance(own, np.ndarray) and own.flags.writeable):
+        return False
+    return (array.shape, array.dtype) == (own.shape, own.dtype)
 
 
 def _cells(callback: Any) -> Iterator[tuple[str, Any, bool]]:
@@ -310,8 +324,8 @@ def _arrays(value: Any) -> Iterator[np.ndarray]:
     return (leaf for leaf in _leaves(value) if isinstance(leaf, np.ndarray))
 
 
-def _sample(array: np.ndarray) -> bytes:
-    return array.ravel()[:_MOST_COMPARED].tobytes()
+def _bytes_of(array: np.ndarray) -> int:
+    return array.nbytes
 
 
 def _content(cell: Any) -> Any:

@@ -135,18 +135,24 @@ def caches_a_shuffle(iterator: Any) -> bool:
     if not isinstance(iterator, tf.data.Iterator) or _is_endless(iterator):
         return False
     nodes = {node.name: node for node in _graph(iterator).node}
-    waiting = [node for node in nodes.values() if node.op.startswith("CacheDataset")]
+    caches = [node for node in nodes.values() if node.op.startswith("CacheDataset")]
+    waiting = [cache for cache in caches if not _has_file(nodes.get(cache.input[1]))]
     before: dict[str, Any] = {}
     while waiting:
         for name in waiting.pop().input:
-            node = nodes[name.partition(":")[0]]
-            if node.name not in before:
+            node = nodes.get(name.partition(":")[0])
+            if node is not None and node.name not in before:
                 before[node.name] = node
                 waiting.append(node)
     return any(
         node.op.startswith("Shuffle") and node.attr["reshuffle_each_iteration"].b
         for node in before.values()
     )
+
+
+def _has_file(name: Any) -> bool:
+    """Whether a cache is written into a file, by the node that names it; a constant as a rule."""
+    return name is None or name.attr["value"].tensor.string_val != [b""]
 
 
 def is_of_python(data: Any) -> bool:

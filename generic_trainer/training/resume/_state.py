@@ -15,6 +15,7 @@ import functools
 import inspect
 import os
 import sys
+import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -228,8 +229,9 @@ def attributes_of(model: Any) -> dict[str, Any]:
         if hasattr(kind, "trainable_weights"):
             numbers[f"{path}.{TRAINABLE}"] = part.trainable
         for name, value in getattr(part, "__dict__", {}).items():
-            is_own = name[0] != "_" or name in _names_of_user(kind)
-            if type(value) in _NUMBERS and is_own and name not in _SET_BY_KERAS:
+            if type(value) not in _NUMBERS or name in _SET_BY_KERAS:
+                continue
+            if name[0] != "_" or name in _names_of_user(kind):
                 numbers[f"{path}.{name}"] = value
     return numbers
 
@@ -241,9 +243,17 @@ def _names_of_user(kind: type) -> frozenset[str]:
     All other private attributes are those of Keras.
     """
     members = [member for each in classes_of_user(kind) for member in vars(each).values()]
+    for member in list(members):
+        if isinstance(member, property):
+            members += [member.fget, member.fset]
     functions = [getattr(member, "python_function", member) for member in members]
     codes = [getattr(inspect.unwrap(each), "__code__", None) for each in functions]
-    return frozenset(name for code in codes if code for name in code.co_names)
+    names = set[str]()
+    while codes:
+        if (code := codes.pop()) is not None:
+            names.update(code.co_names)
+            codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+    return frozenset(names)
 
 
 def set_attributes(model: Any, numbers: Mapping[str, Any]) -> None:

@@ -234,21 +234,36 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
         """Returns the argument of `compile`, and Keras' names of the metrics → their own."""
         training, validation = self.training_metrics(), self.validation_metrics()
         for name in training.keys() & validation.keys():
-            if training[name] != validation[name]:
+            if _code_of(training[name]) != _code_of(validation[name]):
                 raise ModuleFileError(
                     f"training_metrics and validation_metrics name two metrics {name!r}: "
                     "give one of them another name"
                 )
         compiled: dict[str | None, list[Any]] = {}
         own_names = {}
-        for name, metric in {**training, **validation}.items():
+        for name, metric in {**validation, **training}.items():
             output, function = metric if isinstance(metric, tuple) else (None, metric)
             if not isinstance(function, tf.keras.metrics.Metric):
                 function = tf.keras.metrics.MeanMetricWrapper(function, name=name)
             compiled.setdefault(output, []).append(function)
-            key = function.name if output is None else f"{output}_{function.name}"
-            own_names.update({key: name, f"val_{key}": name})
-        return ([*self.metrics(), *compiled[None]] if None in compiled else compiled), own_names
+            # Keras 3 does not name the output if the model has a single one.
+            for key in {function.name, f"{output}_{function.name}" if output else function.name}:
+                own_names.update({key: name, f"val_{key}": name})
+        shared = [*self.metrics(), *compiled.pop(None, ())]
+        if shared and compiled:
+            raise ModuleFileError(
+                "give an output to each metric of training_metrics and validation_metrics, and "
+                f"return none from metrics(), or give none an output; found {sorted(own_names)}"
+            )
+        return shared or compiled, own_names
+
+
+def _code_of(metric: Any) -> Any:
+    """Returns what tells one metric from another: each call of a method makes objects anew."""
+    output, function = metric if isinstance(metric, tuple) else (None, metric)
+    if isinstance(function, tf.keras.metrics.Metric):
+        return output, type(function), function.get_config()
+    return output, getattr(function, "__code__", function)
 
 
 class KerasFunctionalTrial(KerasTrial):

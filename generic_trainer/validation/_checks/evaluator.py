@@ -218,7 +218,7 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
             yield judge(message, remedy)
     if unmet:
         message = (
-            f"a threshold of {', '.join(map(repr, unmet))} that TFMA compares with no number: "
+            f"a threshold of {', '.join(map(repr, unmet))}, for which TFMA reports no number: "
             "the Evaluator blesses no model"
         )
         remedy = (
@@ -286,16 +286,17 @@ def _rehearsed(model: ModelUnderTest) -> list[bytes]:
     beyond those of the model, or without a feature that others have.
     """
     labels: dict[str, list[tuple[float, int]]] = {}
-    present = [filled(example) for example in parsed(model.evidence.eval_rows)]
-    for row, example in enumerate(parsed(model.evidence.eval_rows)):
+    examples = list(parsed(model.evidence.eval_rows))
+    present = list(map(filled, examples))
+    names = set().union(*present)
+    lacking = {name: row for row in range(len(present))[::-1] for name in names - present[row]}
+    for row, example in enumerate(examples):
         features = example.features.feature
         for key in model.evidence.label_keys & features.keys():
             values = (*features[key].int64_list.value, *features[key].float_list.value)
             labels.setdefault(key, []).extend((value, row) for value in values)
     extremes = [choose(values)[1] for values in labels.values() if values for choose in (min, max)]
-    names = sorted(set().union(*present))
-    lacking = [next((row for row, has in enumerate(present) if n not in has), 0) for n in names]
-    rows = dict.fromkeys([*extremes, *lacking, *range(len(model.evidence.eval_rows))])
+    rows = dict.fromkeys([*extremes, *sorted(lacking.values()), *range(len(examples))])
     return [model.evidence.eval_rows[row] for row in sorted(list(rows)[:_EXAMPLES])]
 
 
