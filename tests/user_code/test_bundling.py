@@ -160,6 +160,7 @@ def test_digest_follows_modules_beside_that_are_imported_as_those_of_a_package(
     first = project.bundle("main.py")
     assert project.run("main.py") == 1
     project.write("neighbour.py", "RATE = 2")
+    project.write("layers/saved/weights.txt", "1 2")  # by a run
     assert project.bundle("main.py") == first
     project.write("layers/dense.py", "SIZE = 2")
     second = project.bundle("main.py")

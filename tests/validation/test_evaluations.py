@@ -170,6 +170,8 @@ def test_lint_of_names_that_tfma_looks_up_in_silence(more: str, told: str) -> No
         ('slicing_specs { feature_keys: ["payment", "miles"] }', "warn"),
         ('slicing_specs { } slicing_specs { feature_keys: "payment" }', "pass"),
         ('slicing_specs { feature_values { key: "payment" value: "cash" } }', "pass"),
+        ('cross_slicing_specs { baseline_spec { feature_keys: "payment" } }', "pass"),
+        ("cross_slicing_specs { baseline_spec { } }", "warn"),
     ],
 )
 def test_a_threshold_for_a_slice_needs_the_slice(slices: str, status: str) -> None:

@@ -282,7 +282,8 @@ def test_a_shuffle_before_a_cache_is_reported(
     tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = tf.data.Dataset.from_tensor_slices((np.ones([12, 1]), np.ones([12, 1])))
-    cases = {"before": rows.shuffle(9).cache(), "after": rows.cache().shuffle(9)}
+    in_file = rows.shuffle(9).cache(str(tmp_path / "cached"))
+    cases = {"before": rows.shuffle(9).cache(), "after": rows.cache().shuffle(9), "file": in_file}
     for name, data in cases.items():
         caplog.clear()
         for end in (8, 0):

@@ -113,6 +113,19 @@ def test_metrics_of_two_tasks(run_yaml):
     assert last["validation"]["high_accuracy"] == last["validation"]["val_is_high_high_accuracy"]
 
 
+def test_metrics_of_the_only_output(run_yaml):
+    """Keras 3 does not put the name of the output before theirs."""
+    [trial] = run_yaml(
+        pedl_two_tasks.OneOutputTrial,
+        """
+        hyperparameters: {batch_size: 32, tasks: 1}
+        searcher: {name: single, metric: accuracy, smaller_is_better: false, max_steps: 1}
+        batches_per_step: 46
+        """,
+    )
+    assert trial["best"] == trial["history"][-1]["validation"]["accuracy"] > 0.5
+
+
 def test_two_metrics_of_one_name(run_yaml):
     with pytest.raises(ModuleFileError, match="name two metrics 'accuracy'"):
         run_yaml(

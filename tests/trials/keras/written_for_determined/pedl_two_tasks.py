@@ -75,6 +75,22 @@ class TwoTasksTrial(KerasFunctionalTrial):
     validation_metrics = training_metrics
 
 
+class OneOutputTrial(KerasFunctionalTrial, OneTaskTrial):
+    def losses(self):
+        return {"scores": tf.keras.losses.sparse_categorical_crossentropy}
+
+    def build_model(self, hparams):
+        image = tf.keras.Input([64], name="image")
+        return tf.keras.Model(image, tf.keras.layers.Dense(10, "softmax", name="scores")(image))
+
+    def training_metrics(self):
+        accuracy = tf.keras.metrics.SparseCategoricalAccuracy(name="right")
+        return {"accuracy": ("scores", accuracy)}
+
+    def validation_metrics(self):
+        return self.training_metrics()
+
+
 class TwoMetricsOfOneNameTrial(OneTaskTrial):
     def validation_metrics(self):
         return {"accuracy": error}
