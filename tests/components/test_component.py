@@ -16,7 +16,6 @@ from tfx.dsl.compiler.compiler import Compiler
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.dsl.components.common.resolver import Resolver
 from tfx.dsl.input_resolution.strategies.latest_artifact_strategy import LatestArtifactStrategy
-from tfx.extensions.google_cloud_ai_platform.trainer import executor as ai_platform_executor
 from tfx.orchestration.data_types import RuntimeParameter
 from tfx.orchestration.pipeline import Pipeline
 from tfx.proto import trainer_pb2
@@ -200,9 +199,6 @@ def test_without_a_pipeline_root_the_module_file_stays(
     assert "must exist where the step runs" in caplog.text
 
 
-AI_PLATFORM = ExecutorClassSpec(ai_platform_executor.GenericExecutor)
-
-
 class Another(GenericExecutor):
     """An executor that a user derives from TFX's."""
 
@@ -235,6 +231,14 @@ def test_each_executor_gets_the_code_as_it_reads_it(
     assert told in caplog.text
 
 
+def test_the_executor_of_ai_platform_is_refused(make: Make) -> None:
+    # Imports Google's client libraries, for seconds.
+    from tfx.extensions.google_cloud_ai_platform.trainer import executor
+
+    with pytest.raises(ConfigurationError, match=r"no longer exists: use generic_trainer\.vertex"):
+        make(custom_executor_spec=ExecutorClassSpec(executor.GenericExecutor))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -252,7 +256,6 @@ def test_each_executor_gets_the_code_as_it_reads_it(
         ({"custom_config": [1]}, r"`custom_config` must be a dict .* got \[1\] of type list"),
         ({"custom_config": {"f": object()}}, "`custom_config` must be JSON-serialisable"),
         ({"custom_executor_spec": "x"}, "`custom_executor_spec` must be an ExecutorSpec"),
-        ({"custom_executor_spec": AI_PLATFORM}, r"no longer exists: use generic_trainer\.vertex"),
         ({"extra_inputs": [1]}, "`extra_inputs` must be a dict of name → channel"),
         ({"extra_inputs": {"a b": 1}}, r"must be Python identifiers, but one is 'a b'"),
         ({"extra_inputs": {"a": 1}}, r"`extra_inputs\['a'\]` must be a channel, but got 1"),
