@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any
 
-from generic_trainer._core.files import absolute, file_errors_as
+from generic_trainer._core.files import absolute, file_errors_as, gfile
 from generic_trainer._core.scratch import ScratchFolder, claimed
 from generic_trainer._entry_points import may_define
 from generic_trainer._run.store import KeptExport
@@ -20,6 +20,12 @@ from generic_trainer.cli._validate import (
 from generic_trainer.errors import ExportError
 from generic_trainer.user_code import bundle_module_file
 from generic_trainer.validation import Checker, ServingContract
+
+_GONE = (
+    "The examples of the run are gone: no file matches {}. A run of a .csv file makes them for "
+    "itself: `generic-trainer run`, with the same arguments and another --contract, makes them "
+    "again, and publishes the kept export without training."
+)
 
 
 def add_to(commands: Any) -> None:
@@ -80,6 +86,8 @@ def _publish(options: argparse.Namespace) -> int:
         kept, report = check_again(kept, job, checker, repaired=repaired)
         show_report(report, options)
         if not report.passed:
+            if gone := [pattern for pattern in job.request.eval_files if not gfile().glob(pattern)]:
+                print(_GONE.format(", ".join(gone)), file=sys.stderr)
             return 1
         if options.output:
             directories = new_directories(options.output)

@@ -104,3 +104,19 @@ def test_publishing_at_once(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFi
     assert not runs.kept.exists()
     assert runs.publish() == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_examples_of_a_csv_file_are_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("x,company\n" + "".join(f"{row}.5,a\n" for row in range(30)))
+    runs = Runs(tmp_path, table)
+    assert runs.run() == 126
+    capsys.readouterr()
+    assert runs.publish("--contract", runs.corrected) == 1
+    shown = capsys.readouterr().err
+    assert "examples of the run are gone" in shown and "Split-eval/*" in shown
+    runs.contract = runs.corrected  # what the message advises
+    assert runs.run() == 0 and runs.model(2).exists(), capsys.readouterr().err
+    assert "trained\n" not in capsys.readouterr().out

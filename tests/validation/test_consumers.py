@@ -15,7 +15,7 @@ from tests.validation import models
 from tests.validation.catalogue.good_graphs import GOOD
 from tests.validation.catalogue.rows import export_of_miles, export_v1
 from tests.validation.conftest import Check
-from tests.validation.models import ROWS, save, serving
+from tests.validation.models import FEATURES, ROWS, SERIALIZED, save, serving
 from tests.validation.recipes import scoring
 
 UNKNOWN = ServingContract(signatures=())
@@ -85,6 +85,22 @@ def nan_on_purpose() -> tf.Module:
     return scoring(lambda features: tf.math.log(features["miles"] - 1.0))
 
 
+def nan_always(key: str = "score", **others: float) -> tf.Module:
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        miles = tf.io.parse_example(rows, FEATURES)["miles"]
+        return {key: miles * float("nan"), **{name: 0 * miles + x for name, x in others.items()}}
+
+    return serving(serve, SERIALIZED)
+
+
+def nan_for_the_label() -> tf.Module:
+    return nan_always("label", bound=1.0)
+
+
+def nan_for_a_bound() -> tf.Module:
+    return nan_always("bound", label=1.0)
+
+
 def outputs_not_for_rest() -> tf.Module:
     dtypes = (tf.float16, tf.bfloat16, tf.uint16)
     return serving(lambda x: {d.name: tf.cast(tf.abs(x), d) for d in dtypes}, ROWS)
@@ -117,6 +133,9 @@ def numbers_for_words() -> tf.Module:
 
 def with_examples(contract: ServingContract) -> ServingContract:
     return dataclasses.replace(contract, examples=models.examples())
+
+
+LABELLED = dataclasses.replace(UNKNOWN, examples=models.examples(), label_keys=("label",))
 
 
 def consumed_by(*consumers: str) -> ServingContract:
@@ -171,6 +190,9 @@ FINDINGS = [
     (outputs_not_for_rest, UNKNOWN, "composite_tensors", "warn", "uint16"),
     (nan_on_purpose, with_examples(SERVED), "outputs_finite", "warn", ""),
     (nan_on_purpose, with_examples(UNKNOWN), "outputs_finite", "warn", ""),
+    (nan_always, with_examples(SERVED), "outputs_finite", "fail", "examples, each of them"),
+    (nan_for_the_label, LABELLED, "outputs_finite", "fail", "'label' is NaN"),
+    (nan_for_a_bound, LABELLED, "outputs_finite", "warn", "'bound' is NaN"),
     (words_like_paths, EVALUATED, "absolute_paths", "pass", ""),
     (path_behind_functions, UNKNOWN, "absolute_paths", "fail", "/data/words.txt"),
     (unknown_words_fail, SERVED, "scores", "skip", "made-up words"),

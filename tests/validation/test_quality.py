@@ -57,6 +57,19 @@ CASES = {
         lambda x: tf.where(x < 100, 0.9, 0.2), lambda row: float(row < 9), "warn", ACCURACY,
         209 / 300, 0.97,
     ),
+    "always the frequent class": (
+        lambda x: 0 * tf.cast(x, tf.int32), lambda row: int(row < 10), "warn", ACCURACY,
+        290 / 300, 290 / 300,
+    ),
+    "always the frequent class, the others are few": (
+        lambda x: 0 * tf.cast(x, tf.int32), lambda row: int(row < 9), "pass", ACCURACY, 0.97, 0.97,
+    ),
+    "always the frequent class, by probabilities": (
+        lambda x: 0.1 + x / 1000, lambda row: int(row > 200), "pass", ACCURACY, 0.67, 0.67,
+    ),
+    "always the only class": (
+        lambda x: 0 * tf.cast(x, tf.int32), lambda _: 0, "pass", ACCURACY, 1.0, 1.0,
+    ),
     "scores of classes": (
         lambda x: tf.one_hot(tf.cast(x, tf.int32) % 3, 3) - 5, lambda row: row % 3, "pass",
         ACCURACY, 1.0, 1 / 3,
@@ -84,6 +97,8 @@ def test_worse_than_a_constant_is_a_warning(case: str, check: Check) -> None:
     assert report["beats_constant"].status == status, report["beats_constant"]
     assert report.facts[f"eval_{metric}"] == pytest.approx(value, abs=1e-4)
     assert report.facts[f"constant_{metric}"] == pytest.approx(constant, abs=1e-4)
+    is_one_class = case.startswith("always the frequent")
+    assert ("; every answer is 0" in report.summary()) == is_one_class
     assert report.passed and f"on {150 if 'without' in case else 300} eval" in report.summary()
 
 

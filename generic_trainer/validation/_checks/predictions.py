@@ -3,7 +3,7 @@
 import base64
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -207,8 +207,9 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
     """No output is NaN or infinite.
 
     One NaN among a thousand predictions turns the Evaluator's metric into NaN, which no threshold
-    refuses, and a client shows it as it is. Outputs called probabilities that are beyond 0 and 1
-    cause a warning.
+    refuses, and a client shows it as it is. If no consumer matches rows, it is a warning, unless
+    the prediction, or each number of the signature, is NaN for all examples. Outputs called
+    probabilities that are beyond 0 and 1 cause a warning.
 
     Example: a feature that is divided by its own mean, which is 0 for one of the eval examples.
     """
@@ -216,7 +217,10 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
         for kind, key, _ in _scoring.not_finite(scored.batch):
             certain = kind == "NaN" and scored.feed.real and name in model.serving_signatures
             message = f"signature {name!r}: output {key!r} is {kind} for {scored.feed.source}"
-            yield model.of_rows(certain, message, NAN_REMEDY)
+            if certain and key in _useless(scored, model.evidence.label_keys):
+                yield fail(f"{message}, each of them", NAN_REMEDY, may_be_meant=True)
+            else:
+                yield model.of_rows(certain, message, NAN_REMEDY)
         for key, output in sorted(scored.batch.items()):
             is_named = scored.feed.real and _PROBABILITY.fullmatch(key.rpartition("/")[2])
             if is_named and _scoring.is_float(output) and output.dtype.kind != "c":
@@ -226,6 +230,19 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
                     message = f"signature {name!r}: output {key!r} has {values}"
                     remedy = "apply the sigmoid or softmax, or give the output another name"
                     yield warn(message, remedy, may_be_meant=True)
+
+
+def _useless(scored: _scoring.Scores, label_keys: Collection[str]) -> set[str]:
+    """Returns outputs without a finite number, which no consumer can have asked for.
+
+    They are outputs with the name of a label, or all numbers of the signature: others may well be
+    NaN for the few examples, such as a bound that is seldom known. One example is no evidence.
+    """
+    numbers = {key: output for key, output in scored.batch.items() if _scoring.is_float(output)}
+    empty = {key for key, output in numbers.items() if not np.isfinite(output).any()}
+    if scored.feed.rows < 2:
+        return set()
+    return empty if len(empty) == len(numbers) else empty.intersection(label_keys)
 
 
 @check(needs=("scores",))

@@ -14,9 +14,14 @@ from generic_trainer.validation._scoring import is_float
 
 _BATCH = 256
 _ENOUGH = 30  # examples to judge by
+_RARE = 10  # labels of other classes, of which a model that has learned something finds one
 _REMEDY = (
     "train longer, and see whether label and features reach the model as they are in the examples; "
     "an output of another unit than the label cannot be compared"
+)
+_REMEDY_OF_CLASSES = (
+    "see whether label and features reach the model as they are in the examples; rare classes need "
+    "a class_weight or a lower threshold, and then a metric other than the accuracy"
 )
 
 
@@ -26,8 +31,9 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
 
     A model that has learned nothing loads, serves, and passes every other check. The first 1,000
     examples with a label are scored. Numbers are compared with their mean, by the mean absolute
-    error; classes with the most frequent one, by the accuracy. The prediction is the output with
-    the name of the label, or the only output. This check warns at most.
+    error; classes with the most frequent one, by the accuracy; one class for all examples is no
+    better if ten of them have another. The prediction is the output with the name of the label, or
+    the only output. This check warns at most.
 
     Example: a regression of prices whose training ended before it reached their scale.
     """
@@ -56,15 +62,27 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
                 f"{metric.replace('_', ' ')} {value:.4g} on {count} eval examples, "
                 f"{constant:.4g} if each answer is {answer}"
             )
+            is_wrong, remedy = value > constant, _REMEDY
+            if metric == "accuracy":
+                are_alike = len(set(answers.tolist())) == 1 and constant < 1
+                text += f"; every answer is {_shown(answers[0])}" if are_alike else ""
+                has_others = count - round(constant * count) >= _RARE
+                # Where the model gives one probability, 0.5 as its threshold is but our guess.
+                are_own = not is_float(output) or output.size > count
+                is_wrong = value < constant or (are_alike and are_own and has_others)
+                remedy = _REMEDY_OF_CLASSES
             model.facts["quality"] = text
-            is_worse = value < constant if metric == "accuracy" else value > constant
-            is_clear = is_worse and count >= _ENOUGH
-            yield warn(text, _REMEDY, may_be_meant=True) if is_clear else note(text)
+            is_clear = is_wrong and count >= _ENOUGH
+            yield warn(text, remedy, may_be_meant=True) if is_clear else note(text)
             return
     raise Skip(
         "no output of a signature that scores the examples can be compared with the label, or "
         "probe_s is used up"
     )
+
+
+def _shown(answer: Any) -> str:
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
 
 
 def _values(example: Any, label: str) -> Sequence[Any]:
