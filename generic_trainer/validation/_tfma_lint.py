@@ -104,13 +104,10 @@ def _slices(config: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _computed_slices(config: Any) -> list[Any]:
-    """Returns the slicing specs of what TFMA computes; of no feature: of all examples."""
-    crossed = [
-        spec
-        for compared in config.cross_slicing_specs
-        for spec in (compared.baseline_spec, *compared.slicing_specs)
-    ]
-    return [*config.slicing_specs, *crossed]
+    """Returns the slicing specs that TFMA computes; none means all examples."""
+    compared = config.cross_slicing_specs
+    sides = [side for spec in compared for side in (spec.baseline_spec, *spec.slicing_specs)]
+    return [*config.slicing_specs, *sides]
 
 
 def _bounded_slices(config: Any) -> Iterator[Any]:
@@ -133,9 +130,27 @@ def _is_computed(wanted: Any, config: Any) -> bool:
             and all(wanted.feature_values.get(key, value) == value for key, value in fixed)
         )
 
-    if computed := _computed_slices(config):
-        return bool(wanted.slice_keys_sql) or any(map(gives, computed))
-    return not (wanted.feature_keys or wanted.feature_values)
+    computed = _computed_slices(config)
+    overall = not (wanted.feature_keys or wanted.feature_values or computed)
+    return overall or bool(wanted.slice_keys_sql) or any(map(gives, computed))
+
+
+def _has_missing_comparison(config: Any) -> bool:
+    """Whether TFMA takes slices of a `cross_slice_thresholds` for missing though it has them."""
+    from tensorflow_model_analysis.evaluators import metrics_validator
+    from tensorflow_model_analysis.proto import validation_result_pb2
+
+    specs = config.metrics_specs
+    shared = [
+        t for spec in specs for of in spec.cross_slice_thresholds.values() for t in of.thresholds
+    ]
+    own = [t for spec in specs for metric in spec.metrics for t in metric.cross_slice_thresholds]
+    compared = [spec for threshold in (*shared, *own) for spec in threshold.cross_slicing_specs]
+    details = [validation_result_pb2.SlicingDetails(cross_slicing_spec=spec) for spec in compared]
+    with contextlib.suppress(Exception):  # of a metric, which `_metrics` reports
+        missing = metrics_validator.get_missing_slices(details, config)
+        return any(spec in missing for spec in compared)
+    return False
 
 
 def _metrics(config: Any) -> Iterator[Finding]:
@@ -176,6 +191,12 @@ def _thresholds(config: Any) -> Iterator[Finding]:
                 "does not have: the Evaluator blesses no model"
             )
             yield warn(message, "add the slice to slicing_specs")
+    if _has_missing_comparison(config):
+        message = (
+            "cross_slice_thresholds: TFMA takes the compared slices for missing even where it "
+            "computes them: the Evaluator blesses no model"
+        )
+        yield warn(message, "leave the thresholds out, and read the compared metrics")
     for spec in config.metrics_specs:
         computed = {name for metric in spec.metrics for name in _names_of(metric)}
         if computed and (others := sorted(set(spec.thresholds) - computed)):
@@ -183,7 +204,7 @@ def _thresholds(config: Any) -> Iterator[Finding]:
                 f"thresholds for {others}, and the metrics here are {sorted(computed)}"
                 ": unless the model itself computes them, the Evaluator blesses no model"
             )
-            remedy = "name a computed metric, or put the threshold into the metric's own entry"
+            remedy = "put the threshold into the own entry of a metric"
             yield warn(message, remedy)
         for metric in spec.metrics:
             subject = f"metric {metric.class_name!r}"

@@ -170,8 +170,10 @@ def test_lint_of_names_that_tfma_looks_up_in_silence(more: str, told: str) -> No
         ('slicing_specs { feature_keys: ["payment", "miles"] }', "warn"),
         ('slicing_specs { } slicing_specs { feature_keys: "payment" }', "pass"),
         ('slicing_specs { feature_values { key: "payment" value: "cash" } }', "pass"),
-        ('cross_slicing_specs { baseline_spec { feature_keys: "payment" } }', "pass"),
         ("cross_slicing_specs { baseline_spec { } }", "warn"),
+        ('cross_slicing_specs { slicing_specs { feature_keys: "payment" } }', "pass"),
+        ('cross_slicing_specs { baseline_spec { feature_keys: "payment" } }', "pass"),
+        ('cross_slicing_specs { slicing_specs { feature_keys: "miles" } }', "warn"),
     ],
 )
 def test_a_threshold_for_a_slice_needs_the_slice(slices: str, status: str) -> None:
@@ -181,6 +183,16 @@ def test_a_threshold_for_a_slice_needs_the_slice(slices: str, status: str) -> No
     config = f"{broken_evaluations.spec()} {broken_evaluations.metric(more=bound)[:-1]} }} }} "
     found = lint_eval_config(text_format.Parse(config + slices, config_pb2.EvalConfig()), SCHEMA)
     assert found.status == status, found
+
+
+def test_a_threshold_for_compared_slices_is_never_met() -> None:
+    """TFMA looks for them among the slices that are not compared."""
+    compared = 'cross_slicing_specs { baseline_spec { } slicing_specs { feature_keys: "payment" } }'
+    own = THRESHOLD + f"cross_slice_thresholds {{ {compared} {THRESHOLD} }}"
+    config = f"{broken_evaluations.spec()} {broken_evaluations.metric(more=own)} {compared}"
+    config += "slicing_specs { }"
+    found = lint_eval_config(text_format.Parse(config, config_pb2.EvalConfig()), SCHEMA)
+    assert found.status == "warn" and "cross_slice_thresholds" in found.message, found
 
 
 @pytest.mark.parametrize(

@@ -222,8 +222,8 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
             "the Evaluator blesses no model"
         )
         remedy = (
-            "bound a metric that is one number; instead of a top_k in the metric's config, use "
-            "metrics_specs { binarize { top_k_list { values: ... } } }"
+            "put the threshold into the own entry of a metric that is one number; instead of a "
+            "top_k or class_id in its config, use metrics_specs { binarize { ... } }"
         )
         yield warn(message, remedy)
     yield from _beyond_one(model)
