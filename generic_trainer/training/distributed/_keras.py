@@ -31,7 +31,6 @@ from generic_trainer.training.distributed._strategy import (
     copy_from_worker_0,
 )
 
-SEED = 1  # of TensorFlow, if the user sets none
 # The replaced methods of Keras, which act on models of `DataParallelStrategy` alone.
 _replaced = contextlib.ExitStack()
 
@@ -47,9 +46,11 @@ def make_strategy() -> DataParallelStrategy:
     _extend(keras_3_package())
     # Each worker takes its share of the same batches, so shuffles must be equal in all workers.
     # Otherwise some rows would be used twice and others never. They must also be equal in all runs:
-    # the reader's order depends on the global seed too. A user may have set that seed.
+    # the reader's order depends on the global seed too. A user may have set that seed. Without one,
+    # ops with a seed of their own take a default for it: with that, one worker and several agree.
     if getattr(internals.TF_EAGER_CONTEXT.get()(), internals.TF_OP_SEEDS.name, None) is None:
-        tf.random.set_seed(SEED)
+        default, _ = tf.compat.v1.random.get_seed(0)
+        tf.random.set_seed(default)
     return DataParallelStrategy(connected)
 
 

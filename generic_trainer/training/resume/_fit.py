@@ -37,6 +37,7 @@ from generic_trainer.training.distributed import (
     DataParallelStrategy,
     barrier,
     keep_metrics_in_worker_0,
+    size,
 )
 from generic_trainer.training.resume._callback_state import (
     CallbackState,
@@ -426,7 +427,7 @@ class Resume(_OfEitherKeras):
             self._finds_variables = False
         start_s = time.monotonic()
         position = self._position
-        position.streams = streaming.is_set()
+        position.streams, position.shared = streaming.is_set(), size() > 1
         is_stopped = self.model.stop_training  # by TerminateOnNaN, for example
         if not is_stopped and not self._nan_watch.look(self._logs, position, at_weights=True):
             return

@@ -19,6 +19,8 @@ class Position:
         epochs: that `fit` was to train; None until it has ended.
         first: the epoch that `fit` began with, as Keras counts.
         streams: whether the examples were streamed, which is an order of its own.
+        shared: whether several workers trained. Their iterators cut shares out of the batches, so
+            that the state of one does not fit that of a single worker.
     """
 
     lengths: list[int] = dataclasses.field(default_factory=list)
@@ -29,6 +31,7 @@ class Position:
     epochs: int | None = None
     first: int = 0
     streams: bool = False
+    shared: bool = False
 
     @property
     def steps(self) -> int:

@@ -70,7 +70,9 @@ def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) 
     return {_ITERATOR: state}
 
 
-def move_to(iterator: Any, directory: str, batches: int, lacking: int = 0) -> None:
+def move_to(
+    iterator: Any, directory: str, batches: int, lacking: int = 0, *, has_state: bool = True
+) -> None:
     """Moves an iterator to the position at which a checkpoint was taken.
 
     Args:
@@ -78,12 +80,13 @@ def move_to(iterator: Any, directory: str, batches: int, lacking: int = 0) -> No
         directory: of the checkpoint, which has the result of `take_position`.
         batches: that it has to be moved by, if the checkpoint has no state of it.
         lacking: see `skip`.
+        has_state: whether a state in the checkpoint is that of such an iterator.
 
     Raises:
         TrainingError, tf.errors.OpError: the dataset is another one.
     """
     path = tensors_in(directory)
-    if tf.train.load_checkpoint(path).has_tensor(_ITERATOR):
+    if has_state and tf.train.load_checkpoint(path).has_tensor(_ITERATOR):
         with tf.device("CPU:0"):
             (state,) = tf.raw_ops.RestoreV2(
                 prefix=path, tensor_names=[_ITERATOR], shape_and_slices=[""], dtypes=[tf.variant]

@@ -25,6 +25,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core.records import streaming
+from generic_trainer.training.distributed import size
 from generic_trainer.training.resume._callback_state import logs_like
 from generic_trainer.training.resume._draws import Draws
 from generic_trainer.training.resume._manager import SavedCheckpoint, fitting
@@ -170,7 +171,8 @@ class Replay:
         with fitting(self.path):
             if not goal.done:
                 self._draws.end_replay(self._state.saved["random"], len(goal.lengths))
-                move_to(iterator, self.path, goal.consumed - consumed, lacking)
+                fits = goal.shared == (size() > 1)
+                move_to(iterator, self.path, goal.consumed - consumed, lacking, has_state=fits)
 
 
 def end_of_data() -> tf.errors.OutOfRangeError:

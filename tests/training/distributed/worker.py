@@ -4,6 +4,7 @@ They are forked once TensorFlow is imported, which takes longest. Each writes wh
 of a group with as JSON into `FOLDER/RANK.json`.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -17,11 +18,19 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.cluster import Task, make_tf_config
+from generic_trainer.data import TensorFlowDatasetOptions, make_dataset_factory
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.training import checked_on_several_workers, distributed
+from generic_trainer.training import (
+    checked_on_several_workers,
+    distributed,
+    get_strategy,
+    resume_callbacks,
+)
 from generic_trainer.training.distributed import make_strategy
 from generic_trainer.training.resume._schedule import CommonStep
+from tests.data.reading import schema_of
 from tests.training.distributed import cases
+from tests.training.resume.fits import fn_args
 
 
 def functions() -> dict[str, Any]:
@@ -149,7 +158,49 @@ def _error_of(function: Callable[[], Any]) -> str:
     return text
 
 
+def resumed(kind: str, file: str, is_killed: bool) -> None:
+    """Trains on shuffled data, without a seed of TensorFlow, and may end in the second epoch."""
+    strategy, folder = get_strategy(), os.path.dirname(file)
+    feature = 'feature { name: "%s" type: FLOAT presence { min_fraction: 1 } shape { %s } }'
+    schema = schema_of(feature % ("x", "dim { size: 2 }") + feature % ("y", ""))
+    is_endless = kind == "endless"
+    asked = TensorFlowDatasetOptions(
+        batch_size=8, num_epochs=None if is_endless else 1, label_key="y"
+    )
+    data = make_dataset_factory(seed=1)(f"{folder}/data", asked, schema)
+    with strategy.scope():
+        initial = keras.initializers.GlorotUniform(seed=1)
+        model = keras.Sequential(
+            [keras.Input([2], name="x"), keras.layers.Dense(1, kernel_initializer=initial)]
+        )
+        model.compile("adam", "mse")
+    steps = []
+
+    def note(batch: int, logs: Any) -> None:
+        steps.append(batch)
+        if is_killed and len(steps) == 13:  # the other worker may get an error before its 13th
+            os._exit(0)
+
+    resuming = resume_callbacks(fn_args(folder), every_steps=3)
+    write(file, {})
+    with contextlib.suppress(Exception) if is_killed else contextlib.nullcontext():
+        model.fit(
+            data.map(lambda features, label: (features["x"], label)),
+            epochs=3,
+            steps_per_epoch=8 if is_endless else None,
+            verbose=0,
+            callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=note), *resuming],
+        )
+        weights = np.concatenate([np.ravel(each) for each in model.get_weights()])
+        results = {"weights": weights.tolist(), "resumed": len(steps) < 24}
+        write(file, {**results, **model.history.history})
+
+
 def train(group: str, file: str) -> None:
+    kind, _, end = group.partition(" ")
+    if end:
+        resumed(kind, file, end == "killed")
+        return
     if group == "keras_2":
         write(file, cases.fit_keras_2(tf.distribute.MultiWorkerMirroredStrategy()))
         return
