@@ -68,8 +68,8 @@ def profile_of(table: Table, label: str) -> Profile:
     table.require_label(label)
     cells = {name: table.column(name) for name in table.columns}
     task, classes = _task(table, label, cells[label])
-    columns: dict[str, list[str]] = {"numbers": [], "categories": []}
-    columns |= {"texts": [], "characters": []}
+    kinds = "numbers", "categories", "texts", "characters"
+    columns: dict[str, list[str]] = {kind: [] for kind in kinds}
     remarks: list[str] = []
     for name, kind in table.columns.items():
         if name == label:

@@ -9,7 +9,7 @@ import itertools
 import logging
 import types
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class CallbackState:
         cells = [cell for callback in callbacks for _, cell, _ in _cells(callback)]
         arrays = {id(array): array for cell in cells for array in _arrays(_content(cell))}
         # Of large arrays, values that are evenly spread are compared.
-        self._stride = 1 + sum(map(_bytes_of, arrays.values())) // _MOST_COMPARED_BYTES
+        self._stride = 1 + _bytes_of(arrays.values()) // _MOST_COMPARED_BYTES
         # `id` of an array around functions → it, which keeps its `id`, and a checksum.
         self._given = {key: (array, self._checksum(array)) for key, array in arrays.items()}
         self._is_logged = False
@@ -115,7 +115,8 @@ class CallbackState:
                 f"{expected}, and now there are {actual}. Pass the same callbacks in the same "
                 "order, or delete it to start afresh."
             )
-        # Copied, because callbacks change it, and it may be assigned again.
+        # Copied, because callbacks change it, and it may be assigned again. `placed` has the `id`s
+        # of parts of the copy, so that it has to be there until the end.
         copied = copy.deepcopy(values)
         placed: dict[int, Any] = {}
         states: dict[str, list[Any]] = {}
@@ -155,10 +156,10 @@ class CallbackState:
 
     def _has_data(self, value: Any) -> bool:
         given = [array for array in _arrays(value) if id(array) in self._given]
-        if sum(map(_bytes_of, given)) <= _LARGE_BYTES:
+        if _bytes_of(given) <= _LARGE_BYTES:
             return False
         same = (each for each in given if self._given[id(each)][1] == self._checksum(each))
-        return sum(map(_bytes_of, same)) > _LARGE_BYTES
+        return _bytes_of(same) > _LARGE_BYTES
 
     def _checksum(self, array: np.ndarray) -> int:
         # `ravel` would copy an array that lies in memory in neither order; `flat` is slow.
@@ -324,8 +325,8 @@ def _arrays(value: Any) -> Iterator[np.ndarray]:
     return (leaf for leaf in _leaves(value) if isinstance(leaf, np.ndarray))
 
 
-def _bytes_of(array: np.ndarray) -> int:
-    return array.nbytes
+def _bytes_of(arrays: Iterable[np.ndarray]) -> int:
+    return sum(array.nbytes for array in arrays)
 
 
 def _content(cell: Any) -> Any:

@@ -153,9 +153,9 @@ def caches_a_shuffle(iterator: Any) -> bool:
     )
 
 
-def _has_file(name: Any) -> bool:
+def _has_file(node: Any) -> bool:
     """Whether a cache is written into a file, by the node that names it; a constant as a rule."""
-    return name is None or name.attr["value"].tensor.string_val != [b""]
+    return node is None or node.attr["value"].tensor.string_val != [b""]
 
 
 def is_of_python(data: Any) -> bool:

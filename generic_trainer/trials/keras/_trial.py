@@ -227,7 +227,7 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
         model = self.build_model(context.get_hparams())
         if getattr(model, "optimizer", None) is None:
             metrics, context.own_names = self._metrics_of_dicts()
-            model.compile(self.optimizer(), self.loss(), metrics=metrics or self.metrics())
+            model.compile(self.optimizer(), self.loss(), metrics=metrics)
         context.model = model
 
     def _metrics_of_dicts(self) -> tuple[Any, dict[str, str]]:
@@ -255,7 +255,7 @@ class KerasTrial(HparamsTrial, TFKerasTrial):
                 "give an output to each metric of training_metrics and validation_metrics, and "
                 f"return none from metrics(), or give none an output; found {sorted(own_names)}"
             )
-        return shared or compiled, own_names
+        return compiled or shared, own_names
 
 
 def _code_of(metric: Any) -> Any:
