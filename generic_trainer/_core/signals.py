@@ -71,6 +71,10 @@ class SigtermNotice(contextlib.AbstractContextManager["SigtermNotice"]):
 
 
 def _exit(grace_s: float) -> None:
-    _logger.error("No step ended within %g s after SIGTERM: exiting without a checkpoint", grace_s)
+    _logger.error(
+        "No step ended and was saved within %g s after SIGTERM: exiting without a new checkpoint. "
+        "If it is the checkpoint that takes longer, raise preemption_grace_s",
+        grace_s,
+    )
     logging.shutdown()
     os._exit(PREEMPTED_EXIT_CODE)

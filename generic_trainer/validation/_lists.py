@@ -12,11 +12,13 @@ from generic_trainer.validation._signatures import ParsedFeature
 
 LISTS = {"string": "bytes_list", "int64": "int64_list", "float32": "float_list"}
 DTYPE_OF_LIST = {kind: dtype for dtype, kind in LISTS.items()}
+_EMPTY = 2  # bytes of a feature with an empty list; one without a list has none
 
 
 def filled(example: Any) -> set[str]:
     """Returns the features of a `tf.train.Example` that have a value."""
-    return {n for n, feature in example.features.feature.items() if _size(feature)}
+    # To look into the list takes three times as long, which wide tables have millions of.
+    return {n for n, feature in example.features.feature.items() if feature.ByteSize() > _EMPTY}
 
 
 def _size(feature: Any) -> int:

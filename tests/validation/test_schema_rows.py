@@ -13,6 +13,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
 
 from generic_trainer._core.texts import load_statistics
 from generic_trainer.errors import DataError
+from generic_trainer.validation._lists import filled
 from generic_trainer.validation._schema_rows import (
     SchemaRows,
     domain_limits,
@@ -189,6 +190,22 @@ def test_a_budget_counts_what_its_parts_take() -> None:
         assert not budget.allows(51)
         budget.left_s -= 4.0
     assert budget.left_s == pytest.approx(6.0)
+
+
+def test_an_empty_list_is_no_value_and_a_zero_is_one() -> None:
+    text = """
+    features {
+      feature { key: "nothing" value { } }
+      feature { key: "no words" value { bytes_list { } } }
+      feature { key: "no numbers" value { float_list { } } }
+      feature { key: "no integers" value { int64_list { } } }
+      feature { key: "an empty word" value { bytes_list { value: "" } } }
+      feature { key: "0.0" value { float_list { value: 0 } } }
+      feature { key: "0" value { int64_list { value: 0 } } }
+    }
+    """
+    example = text_format.Parse(text, tf.train.Example())
+    assert filled(example) == {"an empty word", "0.0", "0"}
 
 
 def test_errors_with_other_numbers_are_one_trouble() -> None:

@@ -44,6 +44,7 @@ _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
 _MAX_FEED_BYTES = 128 * MIB  # of a batch
 _SMALL_BATCH = 100  # whose memory is not estimated before
 _MAX_ALONE = 256  # features that are missing alone
+_MAX_CELLS = 300_000  # looked at for empty ones, in half a second
 _MAX_VOCABULARY_BYTES = 1 << 24
 _MAX_WORD_BYTES = 200
 _MAX_CAUSES = 3  # that are reported
@@ -130,9 +131,9 @@ def _without(
     yield from findings
     lacking: list[ProbeRow] = []
     if scored.feed.real:
-        lacking += _lacking(
-            parsed(model.evidence.eval_rows), features.keys() - model.evidence.label_keys
-        )
+        wanted = features.keys() - model.evidence.label_keys
+        rows_of_cells = max(RECORDS, _MAX_CELLS // max(len(wanted), 1))
+        lacking += _lacking(parsed(model.evidence.eval_rows[:rows_of_cells]), wanted)
         for row in lacking:
             yield from _findings(model, name, usual, [row], ALONE_REMEDY, _fatal(model))
     for row in () if findings else alone:
