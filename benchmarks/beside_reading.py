@@ -1,13 +1,15 @@
 """Processor time of reading, beside TFX's reader, `tf.data` written well, and Grain.
 
     python -m benchmarks.beside_reading [--rows 200000] [--batch 64 256 4096] [--repeats 3]
+        [--kind numeric]
 
-Rows of 16 numbers, shuffled, are read batch by batch in a Python loop. Readers take turns; each
-measurement is a process of its own, and counts the seconds of processor time of all its threads and
+Rows of 16 features, shuffled, are read batch by batch in a Python loop: numbers, or with `--kind`
+strings, lists of 0 to 3 integers (`sparse`). Readers take turns; each measurement is a process of its own, and counts the seconds of processor time of all its threads and
 of the processes that it starts, per million rows, without imports. Medians. Columns:
 
 - `conversion`: what is made of TFX's files beforehand (Grain reads ArrayRecord).
 - `first epoch`: from opening the files to the last batch; `later epochs`: the second and third one.
+- `in a graph`: later epochs in a loop of a `tf.function`, as Keras has with `steps_per_execution`.
 - `second run`: the first epoch of a process after one that has read the same rows.
 - `MB`: files beside the examples, that the reader has made for later.
 - `state MB`: a checkpoint of the iterator in the middle of the second epoch.
@@ -16,7 +18,8 @@ of the processes that it starts, per million rows, without imports. Medians. Col
   in later epochs. An accelerator with such steps is kept busy, as MLPerf Storage defines it.
 
 `constant batch` returns the same tensors again and again: no reader in a Python loop is faster.
-Needs `tfx-bsl`; Grain (`grain`, `array_record`) is left out where it is not installed.
+Needs `tfx-bsl`; Grain (`grain`, `array_record`) is left out where it is not installed, and reads
+numbers only.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ if _HAS_GRAIN:
 _FEATURES = 16
 _BUFFER = 100_000  # of shuffling, as that of TFX's reader
 _COLUMNS = (
-    *("conversion", "first epoch", "later epochs", "second run", "MB", "state MB", "resume"),
-    "busy",
+    *("conversion", "first epoch", "later epochs", "in a graph", "second run"),
+    *("MB", "state MB", "resume", "busy"),
 )
 _IS_BUSY, _LOOK_S, _LOOKS = 0.9, 1.0, 9
 
@@ -61,12 +64,13 @@ _IS_BUSY, _LOOK_S, _LOOKS = 0.9, 1.0, 9
 class TfData:
     """Files, then parsed batches, as the guide to performance of `tf.data` has it."""
 
-    columns = _COLUMNS[1:]
+    columns: tuple[str, ...] = _COLUMNS[1:]
 
-    def __init__(self, folder: Path, rows: int, batch: int) -> None:
+    def __init__(self, folder: Path, rows: int, batch: int, kind: str) -> None:
         self.folder = folder
         self.rows = rows
         self.batch = batch
+        self.schema = _schema(kind)
         self.scratch = folder / "scratch"
         self.scratch.mkdir(exist_ok=True)
 
@@ -84,8 +88,13 @@ class TfData:
         )
 
     def _parsed_batches(self, rows: Any, drop_remainder: bool = True) -> Any:
-        kinds = {1: tf.string, 2: tf.int64, 3: tf.float32}
-        features = {f.name: tf.io.FixedLenFeature([], kinds[f.type]) for f in _schema().feature}
+        dtypes = {1: tf.string, 2: tf.int64, 3: tf.float32}
+        features: dict[str, Any] = {
+            feature.name: tf.io.FixedLenFeature([], dtypes[feature.type])
+            if feature.HasField("shape")
+            else tf.io.VarLenFeature(dtypes[feature.type])
+            for feature in self.schema.feature
+        }
         batches = rows.batch(self.batch, drop_remainder)
         return batches.map(lambda batch: tf.io.parse_example(batch, features), tf.data.AUTOTUNE)
 
@@ -120,7 +129,7 @@ class Ours(TfData):
         os.environ["GENERIC_TRAINER_CACHE_DIR"] = str(self.scratch)
         make = make_dataset_factory(cache_dir=str(self.scratch))
         options = TensorFlowDatasetOptions(batch_size=self.batch, drop_final_batch=True)
-        return make(str(self.folder / "examples" / "*"), options, _schema())
+        return make(str(self.folder / "examples" / "*"), options, self.schema)
 
 
 class Tfx(TfData):
@@ -128,7 +137,9 @@ class Tfx(TfData):
 
     def dataset(self) -> Any:
         record = tf_example_record.TFExampleRecord(
-            str(self.folder / "examples" / "*"), schema=_schema(), telemetry_descriptors=["bench"]
+            str(self.folder / "examples" / "*"),
+            schema=self.schema,
+            telemetry_descriptors=["bench"],
         )
         options = TensorFlowDatasetOptions(batch_size=self.batch, drop_final_batch=True)
         return record.TensorFlowDataset(options)
@@ -137,7 +148,7 @@ class Tfx(TfData):
 class Constant(TfData):
     """The least that a batch costs."""
 
-    columns = "later epochs", "busy"
+    columns = "later epochs", "in a graph", "busy"
 
     def dataset(self) -> Any:
         batch = next(iter(super().dataset()))
@@ -147,7 +158,7 @@ class Constant(TfData):
 class Grain(TfData):
     """Rows as bytes of NumPy in ArrayRecord, batches by Grain's threads."""
 
-    columns = _COLUMNS
+    columns = tuple(column for column in _COLUMNS if column != "in a graph")
 
     def convert(self) -> None:
         # A file for each of TFX's: the time to read a row grows with the rows of its file.
@@ -163,7 +174,7 @@ class Grain(TfData):
             writer.close()
 
     def _row(self) -> Any:
-        return np.dtype([(f.name, "i8" if f.type == 2 else "f4") for f in _schema().feature])
+        return np.dtype([(f.name, "i8" if f.type == 2 else "f4") for f in self.schema.feature])
 
     def iterator(self) -> Iterator[Any]:
         dtype = self._row()
@@ -199,8 +210,8 @@ READERS: dict[str, type[TfData]] = {
 }
 
 
-def _schema() -> Any:
-    return bench_reader._schema(_FEATURES, ("numeric",))
+def _schema(kind: str) -> Any:
+    return bench_reader._schema(_FEATURES, bench_reader._KINDS[kind])
 
 
 def _used(folder: Path) -> int:
@@ -230,11 +241,27 @@ def _measure(reader: TfData, step: str) -> dict[str, float]:
     figures = {step: (read(iterator, batches) and processor_s() - start_s) * per_million}
     if step == "first epoch":
         figures["later epochs"] = read(iterator, 2 * batches) * per_million / 2
+        if "in a graph" in reader.columns:
+            figures["in a graph"] = _read_in_graph(iterator, 2 * batches) * per_million / 2
         read(iterator, batches // 2)
         figures["MB"] = _used(reader.scratch) / 1e6
         figures["state MB"] = reader.save(iterator) / 1e6
         figures["busy"] = 1000 * _shortest_busy_step(iterator)
     return figures
+
+
+def _read_in_graph(iterator: Any, number: int) -> float:
+    """Returns processor seconds of a loop that is traced before."""
+
+    @tf.function
+    def read(batches: Any) -> None:
+        for _ in tf.range(number):
+            next(batches)
+
+    traced = read.get_concrete_function(iterator)
+    start_s = processor_s()
+    traced(iterator)
+    return processor_s() - start_s
 
 
 def _shortest_busy_step(iterator: Any) -> float:
@@ -253,17 +280,19 @@ def _shortest_busy_step(iterator: Any) -> float:
     return math.exp(high)
 
 
-def _run(name: str, folder: Path, rows: int, batch: int, step: str) -> dict[str, float]:
-    return _measure(READERS[name](folder, rows, batch), step)
+def _run(name: str, folder: Path, step: str, *data: Any) -> dict[str, float]:
+    return _measure(READERS[name](folder, *data), step)
 
 
-def _write(folder: Path, rows: int) -> None:
+def _write(folder: Path, rows: int, kind: str) -> None:
     (folder / "examples").mkdir()
-    bench_reader._write(folder / "examples", rows, _schema())
+    bench_reader._write(folder / "examples", rows, _schema(kind))
 
 
 def _table(batch: int, arguments: argparse.Namespace) -> Table:
-    table = Table(title=f"{arguments.rows} rows, batches of {batch}; processor seconds")
+    data = arguments.rows, batch, arguments.kind
+    title = "{} rows, batches of {}, {}; processor seconds".format(*data)
+    table = Table(title=title)
     for column in ("", *_COLUMNS):
         table.add_column(column)
     figures: dict[str, dict[str, list[float]]] = {name: {} for name in arguments.only}
@@ -273,7 +302,7 @@ def _table(batch: int, arguments: argparse.Namespace) -> Table:
                 path = Path(folder)
                 (path / "examples").symlink_to(arguments.examples)
                 for step in ("conversion", "first epoch", "second run", "resume"):
-                    measured = in_new_process(_run, name, path, arguments.rows, batch, step)
+                    measured = in_new_process(_run, name, path, step, *data)
                     for column in READERS[name].columns:
                         if column in measured:
                             of_reader.setdefault(column, []).append(measured[column])
@@ -293,10 +322,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256, 4096])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=there, default=there)
+    parser.add_argument("--kind", choices=["numeric", "string", "sparse"], default="numeric")
+    parser.add_argument("--only", nargs="+", choices=there)
     arguments = parser.parse_args()
+    if arguments.kind != "numeric":
+        there = [name for name in there if READERS[name] is not Grain]
+    arguments.only = arguments.only or there
     with tempfile.TemporaryDirectory() as folder:
-        _write(Path(folder), arguments.rows)
+        _write(Path(folder), arguments.rows, arguments.kind)
         arguments.examples = Path(folder, "examples")
         for batch in arguments.batch:
             Console(width=150).print(_table(batch, arguments))
