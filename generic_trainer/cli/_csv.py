@@ -78,7 +78,7 @@ class Table:
         columns: name → `int`, `float` or `str`.
         rows: split → cells of each row, in the order of the columns; "" is an empty cell. The split
             `""` is a single file, which `write_examples` divides.
-        empty: column → its empty cells, of those that have some.
+        empty: column → its empty cells, of those that have some, or of which only a schema knows.
         path: the first file.
     """
 
@@ -172,6 +172,15 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         )
     if counts := [f"{name} {cells.count}" for name, cells in empty.items()]:
         _logger.info("%s: empty cells in %s rows: %s", files, f"{rows:,}", listed(counts))
+    if missing := [name for name in types or {} if name not in columns]:
+        others = [name for name in columns if name not in (types or {})]
+        _logger.warning(
+            "%s: no column for %s of the schema, which the model would have to do without",
+            files,
+            listed([f"{name!r}{did_you_mean(name, others)}" for name in missing]),
+        )
+        for name in missing:
+            empty[name] = EmptyCells(rows, rows, f"{first.path}, which has no such column")
     return Table(columns, {split: sheet.rows for split, sheet in sheets.items()}, empty, first.path)
 
 

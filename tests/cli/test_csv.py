@@ -237,6 +237,25 @@ def test_empty_cells_of_a_required_column_name_the_schema(
     assert "SparseTensor" not in error
 
 
+@pytest.mark.parametrize("is_required", [True, False])
+def test_a_feature_of_the_schema_without_a_column_is_named(
+    is_required: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whole = table({} if is_required else {(5, 2): ""})
+    (tmp_path / "whole.csv").write_text(whole)
+    schema = write_schema(read_csv({"": str(tmp_path / "whole.csv")}), str(tmp_path / "s.pbtxt"))
+
+    renamed = whole.replace("place", "places")
+    assert run(tmp_path, renamed, "--schema", schema) == (2 if is_required else 126)
+
+    (warning,) = (each.getMessage() for each in caplog.records if "'place'" in each.getMessage())
+    assert "did you mean 'places'?" in warning
+    assert ("houses.csv, which has no such column" in capsys.readouterr().err) is is_required
+
+
 def test_what_is_written_is_read_as_the_same_cells() -> None:
     breaks = ["a\rb", "a\nb", "a\r\nb", "\r", "\n", 'say "so"', "a,b", " a ", "", "é"]
     rows = [["name", "other\rname"], *([cell, "1"] for cell in breaks)]
