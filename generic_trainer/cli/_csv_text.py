@@ -20,7 +20,12 @@ from generic_trainer._core.texts import listed, shown
 from generic_trainer.errors import DataError
 
 SUFFIX = ".csv"
-_GZIP = b"\x1f\x8b"  # begins its files
+_NO_TEXTS = {  # how such a file begins → what it is
+    b"\x1f\x8b": "it is packed by gzip, and no text: unpack it first",
+    b"PK\x03\x04": "it is an Excel file or a ZIP archive, and no text: save its table as CSV",
+    b"\xd0\xcf\x11\xe0": "it is an Excel file, and no text: save its table as CSV",
+    b"PAR1\x15": "it is a Parquet file, and no text: write its table as CSV",
+}
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -122,8 +127,9 @@ def decoded(path: str, content: bytes) -> str:
     for start, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         if len(content) > 1 and not any(content[start : start + 64 : 2]):
             return content.decode(encoding)
-    if content.startswith(_GZIP):
-        raise ValueError("it is packed by gzip, and no text: unpack it first")
+    for beginning, remedy in _NO_TEXTS.items():
+        if content.startswith(beginning):
+            raise ValueError(remedy)
     if content[4:8] == bytes(4):  # the upper half of the length of the first record
         raise ValueError("it is a file of TFRecords, and no text")
     try:

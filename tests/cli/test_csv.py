@@ -182,6 +182,8 @@ def run(tmp_path: Path, content: str | bytes, *words: str, module: str = READS) 
             id="a row that is too short",
         ),
         pytest.param(b"a,b\n1,\x81\n", [], "in UTF-8, UTF-16 or cp1252:", id="encoding"),
+        pytest.param(b"PAR1\x15\x04,\x81\nPAR1", [], "it is a Parquet file", id="Parquet"),
+        pytest.param(b"PK\x03\x04a,b\n1,2\n", [], "it is an Excel file", id="Excel"),
         pytest.param("a,b\n1,2\n1,2\n", [], "by a hash of each row none", id="no rows for a split"),
         pytest.param(table(head="area,,place"), [], "no name for column 2 of 3", id="no name"),
         pytest.param(table(head="area,x,x"), [], "columns with the name 'x'", id="a name twice"),
