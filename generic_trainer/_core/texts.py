@@ -103,14 +103,16 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
     """Returns name → name that an input of a signature can have, different for each.
 
     TensorFlow allows ASCII letters, digits, `_` and `.`, no `_` at the start, and no two names that
-    differ in case alone: `"size (m2)"` becomes `size__m2_`. Python 3.11 and later allow no word of
-    Python's: `class` becomes `class_`; and functions of TensorFlow have an argument `self`.
+    differ in case alone: `"size (m2)"` becomes `size__m2_`. It makes `arg_1st` of `1st`. Python
+    3.11 and later allow no word of Python's: `class` becomes `class_`; and functions of TensorFlow
+    have an argument `self`.
     """
     name_of: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
         cleaned = re.sub(r"[^A-Za-z0-9_.]", "_", name)
         cleaned = f"column{cleaned}" if cleaned.startswith(("_", ".")) else cleaned
+        cleaned = f"arg_{cleaned}" if cleaned[:1].isdigit() else cleaned
         cleaned = f"{cleaned}_" if keyword.iskeyword(cleaned) or cleaned == "self" else cleaned
         choices = itertools.chain([cleaned], (f"{cleaned}_{n}" for n in itertools.count(2)))
         # Functions of TensorFlow take `.` for `_`.

@@ -78,7 +78,7 @@ class Table:
         columns: name → `int`, `float` or `str`.
         rows: split → cells of each row, in the order of the columns; "" is an empty cell. The split
             `""` is a single file, which `write_examples` divides.
-        empty: column → its empty cells, of those that have some.
+        empty: column → its empty cells, of those that have some, or of which only a schema knows.
         path: the first file.
     """
 
@@ -143,15 +143,18 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
     columns: dict[str, type] = {}
     problems: list[str] = []
     empty: dict[str, EmptyCells] = {}
+    marks: dict[str, list[str]] = {",": [], ".": []}
     for index, name in enumerate(first.names):
         given = (types or {}).get(name)
-        for sheet in sheets.values() if given is not str else ():
-            with_decimal_points(sheet, index)
+        of_numbers = sheets.values() if given is not str else ()
+        replaced = [with_decimal_points(sheet, index) for sheet in of_numbers]
         cells = [row[index] for sheet in sheets.values() for row in sheet.rows]
         different = () if given is str else set(cells)
         kinds = {cell: _type_of(cell) for cell in different if not is_empty(cell)}
         kind = given or _type(cells, kinds)
         columns[name] = kind
+        if any(replaced) or (kind is float and any("." in cell for cell in kinds)):
+            marks["," if any(replaced) else "."].append(name)
         if kind is not str:
             for row in itertools.chain(*(sheet.rows for sheet in sheets.values())):
                 row[index] = "" if is_empty(row[index]) else row[index]
@@ -160,8 +163,24 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         if places := [place for place, row in _placed(sheets.values()) if not row[index]]:
             empty[name] = EmptyCells(len(places), len(cells), _text(places[0]))
     raise_problems(DataError, "the table cannot be read", problems, path=first.path)
+    if first.separator == ";" and all(marks.values()):
+        _logger.warning(
+            "%s has numbers with commas (%s) and numbers with points (%s), and takes both for "
+            "decimal marks: if one of them divides thousands, remove it",
+            files,
+            *map(listed, marks.values()),
+        )
     if counts := [f"{name} {cells.count}" for name, cells in empty.items()]:
         _logger.info("%s: empty cells in %s rows: %s", files, f"{rows:,}", listed(counts))
+    if missing := [name for name in types or {} if name not in columns]:
+        others = [name for name in columns if name not in (types or {})]
+        _logger.warning(
+            "%s: no column for %s of the schema, which the model would have to do without",
+            files,
+            listed([f"{name!r}{did_you_mean(name, others)}" for name in missing]),
+        )
+        for name in missing:
+            empty[name] = EmptyCells(rows, rows, f"{first.path}, which has no such column")
     return Table(columns, {split: sheet.rows for split, sheet in sheets.items()}, empty, first.path)
 
 

@@ -11,15 +11,21 @@ import itertools
 import logging
 import re
 import types
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from generic_trainer._core.files import read_text
-from generic_trainer._core.texts import shown
+from generic_trainer._core.texts import listed, shown
 from generic_trainer.errors import DataError
 
 SUFFIX = ".csv"
-_GZIP = b"\x1f\x8b"  # begins its files
+_NO_TEXTS = {  # how such a file begins → what it is
+    b"\x1f\x8b": "it is packed by gzip, and no text: unpack it first",
+    b"PK\x03\x04": "it is an Excel file or a ZIP archive, and no text: save its table as CSV",
+    b"\xd0\xcf\x11\xe0": "it is an Excel file, and no text: save its table as CSV",
+    b"PAR1\x15": "it is a Parquet file, and no text: write its table as CSV",
+}
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -80,8 +86,14 @@ def sheet_of_text(path: str, text: str) -> Sheet:
     except csv.Error as error:
         raise DataError(f"{path} cannot be read as a CSV file: {error}", path=path) from error
     lines, index = _without_index(lines)
-    if len(lines) < 2 or "" in lines[0] or len(set(lines[0])) < len(lines[0]):
+    names = Counter(lines[0] if lines else ())
+    if len(lines) < 2 or names[""] or names.total() > len(names):
         actual = f"{shown(lines[0])} and {len(lines) - 1} rows" if lines else "an empty file"
+        if repeated := [name for name, count in names.items() if name and count > 1]:
+            actual = f"several columns with the name {listed([*map(repr, repeated)])}"
+        elif names[""] and len(names) > 1:
+            place, count = lines[0].index("") + 1 + index, len(lines[0]) + index
+            actual = f"no name for column {place} of {count}"
         raise DataError(
             f"{path}: expected a first line with a different name for each column, and rows below "
             f"it; found {actual}",
@@ -115,8 +127,9 @@ def decoded(path: str, content: bytes) -> str:
     for start, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         if len(content) > 1 and not any(content[start : start + 64 : 2]):
             return content.decode(encoding)
-    if content.startswith(_GZIP):
-        raise ValueError("it is packed by gzip, and no text: unpack it first")
+    for beginning, remedy in _NO_TEXTS.items():
+        if content.startswith(beginning):
+            raise ValueError(remedy)
     if content[4:8] == bytes(4):  # the upper half of the length of the first record
         raise ValueError("it is a file of TFRecords, and no text")
     try:
@@ -135,7 +148,8 @@ def decoded(path: str, content: bytes) -> str:
 
 
 def _lines(text: str, separator: str) -> Iterator[list[str]]:
-    reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
+    line_ends = "\n" if "\n" in text else ""  # in the latter case CR alone, of old Macs, is one
+    reader = csv.reader(io.StringIO(text, line_ends), delimiter=separator, strict=True)
     rows = (row for row in reader if row)
     for names in itertools.islice(rows, 1):
         yield [name.strip() for name in names]
@@ -171,10 +185,12 @@ def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:
     """
     if len(lines) < 2 or len(lines[0]) < 2:
         return lines, False
-    widest = max(map(len, lines))
-    # In a row that is one cell longer than the names, the last cell has no name.
-    last_cells = [line[-1] for line in lines if len(line) == widest]
-    if not any(last_cells) and len(last_cells) >= len(lines) - 1:
+    while any(lines[0]):
+        widest = max(map(len, lines))
+        # In a row that is longer than the names, the last cell has no name.
+        last_cells = [line[-1] for line in lines if len(line) == widest]
+        if any(last_cells) or len(last_cells) < len(lines) - 1:
+            break
         lines = [line[: widest - 1] for line in lines]
     if lines[0][0] == "":
         return [line[1:] for line in lines], True
@@ -192,11 +208,16 @@ def as_csv(rows: Iterable[Iterable[Any]]) -> str:
     return "".join(f"{line.removesuffix(chr(13) + chr(10))}\n" for line in lines)
 
 
-def with_decimal_points(sheet: Sheet, index: int) -> None:
-    """Replaces the commas of a column of numbers, which a table with semicolons may have."""
+def with_decimal_points(sheet: Sheet, index: int) -> bool:
+    """Replaces the commas of a column of numbers, which a table with semicolons may have.
+
+    Returns whether there were any.
+    """
     if sheet.separator != ";":
-        return
+        return False
     filled = {row[index].strip() for row in sheet.rows} - EMPTY_MARKERS
-    if all(map(_DECIMAL_COMMA.fullmatch, filled)):
-        for row in sheet.rows:
-            row[index] = row[index].replace(",", ".")
+    if not any("," in cell for cell in filled) or not all(map(_DECIMAL_COMMA.fullmatch, filled)):
+        return False
+    for row in sheet.rows:
+        row[index] = row[index].replace(",", ".")
+    return True

@@ -1,9 +1,10 @@
-"""Declaring commands, and checks of their options before TensorFlow is imported."""
+"""Declaring commands, checks of their options before TensorFlow is imported, and that import."""
 
 import argparse
+import contextlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from generic_trainer._core.files import is_remote
@@ -59,3 +60,20 @@ def require_files(named: Callable[[str], str] = option, /, **paths: str | None) 
         if path and not is_remote(path) and not os.path.exists(path)
     ]
     raise_problems(ConfigurationError, "wrong options", problems)
+
+
+@contextlib.contextmanager
+def hidden_stderr() -> Iterator[None]:
+    """Hides what TensorFlow's libraries say while they load, at any log level.
+
+    TensorFlow 2.16 prints errors as it registers CUDA's factories twice, and 2.21 logs before it
+    reads its log level.
+    """
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)

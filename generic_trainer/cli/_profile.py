@@ -109,6 +109,11 @@ def profile_of(table: Table, label: str) -> Profile:
             f"{table.path}: no column is left to predict {label!r} from. {left_out}",
             path=table.path,
         )
+    if table.columns[label] is str and (odd := _odd_number(cells[label])):
+        remarks.append(
+            f"{label!r} has numbers, but is read as {len(classes)} classes for cells such as "
+            f"{shown(odd)}: correct them to predict a number."
+        )
     remarks += _remarks_about_classes(label, classes)
     rows = len(cells[label])
     batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
@@ -128,9 +133,11 @@ def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[st
     if kind is str:
         most = min(_MOST_CLASSES, len(cells) // _ROWS_PER_CLASS)
         if len(distinct) > max(most, 2):
+            text = _odd_number(cells) or cells[0]
             raise DataError(
                 f"column {label!r} is the label, but has {len(distinct)} different texts in "
-                f"{len(cells)} rows: expected numbers, or at most {most} classes",
+                f"{len(cells)} rows, such as {shown(text)}: expected numbers, or at most {most} "
+                "classes",
                 path=table.path,
                 feature=label,
             )

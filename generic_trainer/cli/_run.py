@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from generic_trainer import errors
@@ -35,7 +35,7 @@ from generic_trainer.cli._fn_args import (
     keep_empty_cells,
     no_examples,
 )
-from generic_trainer.cli._options import add_command, option, require_files
+from generic_trainer.cli._options import add_command, hidden_stderr, option, require_files
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, exit_code
 from generic_trainer.tracking import Tracking, parse_trackings
 from generic_trainer.user_code import UserCode, bundle_module_file, defines_function, read_bundle
@@ -385,7 +385,7 @@ def _request(options: argparse.Namespace, scratch_dir: str) -> TrainingRequest:
     if not (options.examples or options.train) and _reads_examples(user_code):
         raise no_examples(options.named)
 
-    with contextlib.nullcontext() if options.verbose else _hidden_stderr():
+    with contextlib.nullcontext() if options.verbose else hidden_stderr():
         import tensorflow as tf
 
     try:
@@ -451,23 +451,6 @@ def _reads_examples(code: UserCode) -> bool:
     sources = read_bundle(code).files.values()
     is_api = any(defines_function(code, name) for name in (RUN_FN, "trainer_fn"))
     return is_api and any(b".train_files" in source for source in sources)
-
-
-@contextlib.contextmanager
-def _hidden_stderr() -> Iterator[None]:
-    """Hides what TensorFlow's libraries say while they load, at any log level.
-
-    TensorFlow 2.16 prints errors as it registers CUDA's factories twice, and 2.21 logs before it
-    reads its log level.
-    """
-    stderr = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
 
 
 def new_directories(output: str) -> dict[str, Any]:

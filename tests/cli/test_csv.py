@@ -69,11 +69,13 @@ COLUMNS = ["area INT", "price FLOAT", "place BYTES"]
         pytest.param(table(change=lambda line: f",{line}"), COLUMNS, id="index of pandas"),
         pytest.param(table(change=lambda s: s if "place" in s else f"7,{s}"), COLUMNS, id="R"),
         pytest.param(table(change=lambda line: f"{line},"), COLUMNS, id="separator at the end"),
+        pytest.param(table(change=lambda line: f"{line},,,"), COLUMNS, id="three at the end"),
         pytest.param(
-            table(change=lambda s: s if "place" in s else f"{s},"),
+            table(change=lambda s: s if "place" in s else f"{s},,"),
             COLUMNS,
-            id="separator at the end of all lines but the first",
+            id="separators at the end of all lines but the first",
         ),
+        pytest.param(table().replace("\n", "\r"), COLUMNS, id="lines of an old Mac"),
         pytest.param(
             table({(row, 1): "on request" for row in range(2, 20)}),
             ["area INT", "price BYTES", "place BYTES"],
@@ -108,6 +110,19 @@ def test_a_table_is_read(tmp_path: Path, content: str | bytes, columns: list[str
         assert buckets == ({2} if split == "eval" else {0, 1})
     parsed = parse_spec(schema)
     tf.io.parse_example([*records["train"], *records["eval"]], parsed)
+
+
+@pytest.mark.parametrize(
+    ("area", "price", "is_named"),
+    [("1.234", "0,5", True), ("1,234", "0.5", True), ("1,234", "0,5", False), ("7", "0,5", False)],
+)
+def test_commas_and_points_in_one_table_are_named(
+    area: str, price: str, is_named: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "houses.csv").write_text(f"area;price\n{area};{price}\n12;3\n")
+    read_csv({"": str(tmp_path / "houses.csv")})
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("(area)" in text and "(price)" in text for text in messages) is is_named
 
 
 def test_the_first_eval_rows_of_a_sorted_table_stand_for_all(tmp_path: Path) -> None:
@@ -167,8 +182,11 @@ def run(tmp_path: Path, content: str | bytes, *words: str, module: str = READS) 
             id="a row that is too short",
         ),
         pytest.param(b"a,b\n1,\x81\n", [], "in UTF-8, UTF-16 or cp1252:", id="encoding"),
+        pytest.param(b"PAR1\x15\x04,\x81\nPAR1", [], "it is a Parquet file", id="Parquet"),
+        pytest.param(b"PK\x03\x04a,b\n1,2\n", [], "it is an Excel file", id="Excel"),
         pytest.param("a,b\n1,2\n1,2\n", [], "by a hash of each row none", id="no rows for a split"),
-        pytest.param(table(head="area,,place"), [], "a different name for each", id="no name"),
+        pytest.param(table(head="area,,place"), [], "no name for column 2 of 3", id="no name"),
+        pytest.param(table(head="area,x,x"), [], "columns with the name 'x'", id="a name twice"),
     ],
 )
 def test_a_mistake_is_named(
@@ -219,6 +237,25 @@ def test_empty_cells_of_a_required_column_name_the_schema(
     assert f"Column {required!r}: 1 of 120 cells are empty, the first in " in error
     assert "row 5. Fill them in, or make the column optional: delete `presence`" in error
     assert "SparseTensor" not in error
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_a_feature_of_the_schema_without_a_column_is_named(
+    is_required: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whole = table({} if is_required else {(5, 2): ""})
+    (tmp_path / "whole.csv").write_text(whole)
+    schema = write_schema(read_csv({"": str(tmp_path / "whole.csv")}), str(tmp_path / "s.pbtxt"))
+
+    renamed = whole.replace("place", "places")
+    assert run(tmp_path, renamed, "--schema", schema) == (2 if is_required else 126)
+
+    (warning,) = (each.getMessage() for each in caplog.records if "'place'" in each.getMessage())
+    assert "did you mean 'places'?" in warning
+    assert ("houses.csv, which has no such column" in capsys.readouterr().err) is is_required
 
 
 def test_what_is_written_is_read_as_the_same_cells() -> None:

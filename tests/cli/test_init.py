@@ -263,7 +263,8 @@ def test_numbers_that_are_read_as_text_are_named(
         (lambda row: 1, ["--label", "y"], "has the value '1' in every row"),
         (lambda row: ["1", "01"][row % 2], ["--label", "y"], "has the value '1' in every row"),
         (lambda row: ["1.5", "1.50"][row % 2], ["--label", "y"], "has the value '1.5"),
-        (lambda row: f"t{row}", ["--label", "y"], "200 different texts in 200 rows"),
+        (lambda row: f"t{row}", ["--label", "y"], "200 different texts in 200 rows, such as 't0'"),
+        (lambda row: f"{row} %", ["--label", "y"], "such as '0 %'"),
         (lambda row: row, [], "--from and --label go together"),
     ],
 )
@@ -282,16 +283,25 @@ def test_a_table_without_a_task_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("spellings", "is_named"),
-    [(["yes", "Yes", "no"], True), (["yes", "no", " no"], True), (["yes", "no", "not"], False)],
+    ("classes", "remark"),
+    [
+        (["yes", "Yes", "no"], "Classes of 'y' differ"),
+        (["yes", "no", " no"], "Classes of 'y' differ"),
+        (["yes", "no", "not"], None),
+        ([f"{row} %" for row in range(20)], "has numbers, but is read as 20 classes for cells"),
+        ([f'"1,{row}"' for row in range(20)], "has numbers, but is read as 20 classes for cells"),
+        (["18-24", "25-34", "35+"], None),
+    ],
 )
-def test_classes_that_differ_in_spelling_alone_are_named(
-    spellings: list[str], is_named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_odd_classes_are_named(
+    classes: list[str], remark: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "table.csv").write_text(rows(lambda row: spellings[row % 3]), encoding="utf-8")
+    text = rows(lambda row: classes[row % len(classes)])
+    (tmp_path / "table.csv").write_text(text, encoding="utf-8")
     words = ["--from", str(tmp_path / "table.csv"), "--label", "y"]
     assert cli.main(["init", str(tmp_path / "new"), *words]) == 0
-    assert ("Classes of 'y'" in capsys.readouterr().out) is is_named
+    about_label = [line for line in capsys.readouterr().out.splitlines() if "'y'" in line]
+    assert [remark in line for line in about_label] == [True] if remark else not about_label
 
 
 def test_a_table_of_an_encoding_that_is_guessed_is_named(

@@ -3,6 +3,9 @@
 import gzip
 import io
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +248,11 @@ def test_a_directory_that_is_not_a_model(
     (tmp_path / "rows.csv").write_text(CSV)
     assert cli.main(["predict", str(tmp_path), str(tmp_path / "rows.csv")]) == 2
     assert "is not a SavedModel for serving" in capsys.readouterr().err
+
+
+def test_tensorflow_says_nothing_beside_the_predictions(model: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(CSV)
+    words = [sys.executable, "-m", "generic_trainer.cli", "predict", model, "rows.csv"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.stdout.startswith("both,place,price\n"), done.stderr
+    assert not re.search("Unable to register|InitializeLog|FutureWarning", done.stderr)

@@ -71,8 +71,8 @@ def export_model(
             a REST client sends them in JSON: an input for each, named as the feature with `_` for
             all but ASCII letters, digits, `_` and `.`. It is int64, float32 or string [N] for
             features with one value, [N, ...] for those of another fixed shape. Of a sparse feature
-            with at most one value it is float32 or string [N], with NaN or "" where the value is
-            missing.
+            with at most one value it is float32, for integers float64, or string [N], with NaN or
+            "" where the value is missing.
 
     Returns:
         The directory.

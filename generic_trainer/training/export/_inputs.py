@@ -273,7 +273,9 @@ def _column_spec(name: str, config: Any) -> tf.TensorSpec:
     if isinstance(config, tf.io.FixedLenFeature):
         shape = [] if list(config.shape) == [1] else list(config.shape)
         return tf.TensorSpec([None, *shape], config.dtype, name)
-    return tf.TensorSpec([None], tf.string if config.dtype == tf.string else tf.float32, name)
+    # NaN stands for a missing value; float32 would round the numbers of accounts and the like.
+    dtype = {tf.string: tf.string, tf.int64: tf.float64}.get(config.dtype, tf.float32)
+    return tf.TensorSpec([None], dtype, name)
 
 
 def _raw(column: tf.Tensor, config: Any) -> Any:

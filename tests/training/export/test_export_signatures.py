@@ -164,6 +164,7 @@ def test_columns_of_any_name_and_with_missing_values_in_a_signature_of_their_own
         "self": tf.io.FixedLenFeature([], tf.int64),
         "a.b": tf.io.FixedLenFeature([], tf.int64),
         "a b": tf.io.FixedLenFeature([], tf.int64),
+        "1st": tf.io.FixedLenFeature([], tf.int64),
     }
 
     class Dense(tf.Module):
@@ -187,11 +188,12 @@ def test_columns_of_any_name_and_with_missing_values_in_a_signature_of_their_own
             "miles__all_": tf.constant([1.0, 2.0]),
             "class_": tf.constant([2**60, 1], tf.int64),
             "column_pixels": tf.ones([2, 2, 2]),
-            "seats": tf.constant([3.0, float("nan")]),
+            "seats": tf.constant([2.0**53 - 1, float("nan")], tf.float64),
             "Seats_2": tf.constant(["", "cash"]),
             "self_": tf.constant([3, 4], tf.int64),
             "a.b": tf.constant([5, 6], tf.int64),
             "a_b_2": tf.constant([7, 8], tf.int64),
+            "arg_1st": tf.constant([9, 10], tf.int64),
         }
     )
     found = {name: value.numpy().tolist() for name, value in outputs.items()}
@@ -199,11 +201,12 @@ def test_columns_of_any_name_and_with_missing_values_in_a_signature_of_their_own
         "miles (all)_": [[1.0], [2.0]],
         "class_": [2**60, 1],
         "_pixels_": [[[1.0, 1.0], [1.0, 1.0]]] * 2,
-        "seats_": [[3], [0]],
+        "seats_": [[2**53 - 1], [0]],
         "Seats_": [[b""], [b"cash"]],
         "self_": [3, 4],
         "a.b_": [5, 6],
         "a b_": [7, 8],
+        "1st_": [9, 10],
     }
 
 
