@@ -234,6 +234,37 @@ def test_a_model_without_the_signature_that_consumers_call_by_default(
     assert report.passed == (status != "fail"), report.summary()
 
 
+def _transform(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {"miles_xf": tf.io.parse_example(examples, FEATURES)["miles"] / 10.0}
+
+
+OF_COLUMNS = {
+    "transformed": ("miles_xf", tf.float32, {}, "warn"),
+    "text": ("text_xf", tf.string, {}, "warn"),
+    "raw": ("miles", tf.float32, {}, "skip"),
+    "beside_a_transformation": (
+        *("miles_xf", tf.float32),
+        models.signatures(transform=(_transform, [SERIALIZED])),
+        "skip",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OF_COLUMNS)
+def test_columns_that_no_raw_example_has_without_an_eval_config(
+    kind: str, check: Check, tmp_path: Path
+) -> None:
+    name, dtype, others, status = OF_COLUMNS[kind]
+    column = tf.TensorSpec([None, 1], dtype, name=name)
+    module = serving(lambda value: {"score": tf.strings.length(tf.as_string(value))}, column)
+    save(module, tmp_path / "model", {"serving_default": module.serve, **others})
+    for consumers, expected in ((("Evaluator", "Pusher"), status), (("Pusher",), "skip")):
+        wanted = dataclasses.replace(consumed_by(*consumers), examples=models.examples())
+        result = check(tmp_path / "model", wanted)["eval_signatures"]
+        assert result.status == expected, result
+        assert ("Evaluator downstream" in result.message) == (expected == "warn")
+
+
 def _counts(v1: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """A graph of TensorFlow 1 that returns a reference, as TF Serving's own counter does."""
     x = v1.placeholder(tf.float32, [None, 2], name="x")

@@ -13,7 +13,7 @@ from tests.examples import example
 from tests.validation.conftest import Check
 from tests.validation.good import SERVED, TEXT
 from tests.validation.models import ROWS, SERIALIZED, after, serving
-from tests.validation.recipes import EVALUATED
+from tests.validation.recipes import EVALUATED, EVALUATED_EXAMPLES, scoring
 
 Make = Callable[[], tf.Module]
 NAN = float("nan")
@@ -513,3 +513,10 @@ def test_rounding_by_the_width_of_lists_is_a_warning(check: Check) -> None:
     )
     report = check(serving(serve, SERIALIZED), dataclasses.replace(EVALUATED, examples=examples))
     assert report["eval_rows"].status == "warn", report["eval_rows"]
+
+
+def test_what_a_model_draws_is_no_trace_of_the_label(check: Check) -> None:
+    draws = scoring(lambda row: row["miles"] + tf.random.uniform(tf.shape(row["miles"])))
+    report = check(draws, EVALUATED_EXAMPLES)
+    assert report["deterministic"].status == "fail", report.summary()
+    assert report["without_label"].status == "pass", report["without_label"]

@@ -78,9 +78,13 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
     The Evaluator calls the signature that `model_specs` names, picks outputs by name and reads the
     label. It fails on names that the model does not have.
 
+    Without an eval config, signatures of which an Evaluator downstream can call none are a warning.
+
     Example: `signature_name: "serving_defualt"`; a `prediction_key` that no output has.
     """
     if model.evidence.eval_config is None:
+        if model.contract.evaluates:
+            yield from _inputs_of_no_examples(model)
         raise Skip("the contract names no eval config")
     default = "predict" if "predict" in model.signatures else "serving_default"
     # TFMA also calls attributes of the exported object, which is the first of its graph.
@@ -138,6 +142,33 @@ def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
         elif features[feature] not in ("", tensor.dtype.name):
             message = f"{subject} is {tensor}, the feature is {features[feature]}"
             yield fail(message, "cast inside the signature: TFMA does not cast")
+
+
+def _inputs_of_no_examples(model: ModelUnderTest) -> Iterator[Finding]:
+    """Warns of an Evaluator, whose config is unknown, if no signature takes what it reads.
+
+    A signature of transformed features is fine beside one that transforms serialized examples:
+    `preprocessing_function_names` may name it.
+    """
+    features = model.evidence.feature_dtypes
+    if features is None:
+        return
+    for signature in model.signatures.values():
+        others = [key for key in signature.inputs if feature_of(key, features) not in features]
+        if signature.is_serialized or not others:
+            return
+    inputs = {name: list(signature.inputs)[:5] for name, signature in model.signatures.items()}
+    if inputs:
+        message = (
+            "no signature takes serialized examples, or features of the raw ones alone: the "
+            "Evaluator downstream fails, or silently scores serialized examples as a text; "
+            f"inputs are {inputs}"
+        )
+        remedy = (
+            "export a signature that takes serialized examples (training.export_model); name the "
+            "Evaluator's eval_config to have all that it needs checked before publishing"
+        )
+        yield warn(message, remedy, may_be_meant=True)
 
 
 def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
