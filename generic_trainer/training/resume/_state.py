@@ -75,7 +75,11 @@ def taken(variables: Mapping[str, Any]) -> Tensors:
     values: Tensors = {}
     for name, variable in variables.items():
         if isinstance(variable, _TABLES):
-            values |= zip((f"{name}/{end}" for end in _ENDS), variable.export(), strict=True)
+            parts = variable.export()
+            if isinstance(variable, tf.lookup.experimental.DenseHashTable):
+                # These are the table's own buckets, which it changes while a thread writes them.
+                parts = [tf.constant(np.array(part)) for part in parts]
+            values |= zip((f"{name}/{end}" for end in _ENDS), parts, strict=True)
         else:
             values[name] = _value(variable)
     return values
@@ -109,8 +113,10 @@ def read_variables(path: str, variables: Mapping[str, Any]) -> tuple[set[str], s
             continue
         values.difference_update(names)
         if is_table:
-            variable.remove(variable.export()[0])
-            variable.insert(*map(reader.get_tensor, names))
+            # Also takes the empty buckets of a `DenseHashTable`, which `insert` refuses.
+            keys, content = map(reader.get_tensor, names)
+            handle = variable.resource_handle
+            tf.raw_ops.LookupTableImportV2(table_handle=handle, keys=keys, values=content)
         else:
             variable.assign(reader.get_tensor(name))
     return missing, values
