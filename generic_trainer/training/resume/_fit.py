@@ -52,6 +52,7 @@ from generic_trainer.training.resume._position import Position, note_end
 from generic_trainer.training.resume._randomness import Unsaved, shared_variables
 from generic_trainer.training.resume._reader import (
     data_differ,
+    handles_of_data,
     take_position,
 )
 from generic_trainer.training.resume._replay import Replay, end_of_data
@@ -60,6 +61,7 @@ from generic_trainer.training.resume._state import (
     TRAINABLE,
     ModelState,
     attributes_of,
+    python_state_of,
     set_attributes,
 )
 
@@ -161,6 +163,7 @@ class Resume(_OfEitherKeras):
         self._finds_variables = False
         self._unsaved: Unsaved | None = None  # until the first step of this process
         self._unsaved_later: Unsaved | None = None  # until the end of an epoch after it
+        self._python_state: dict[str, int] = {}  # after the first step of this process
         self._still_s = 0.0  # training stood still for the last checkpoint
 
     def __reduce__(self) -> Any:
@@ -233,16 +236,20 @@ class Resume(_OfEitherKeras):
                 self._end_replay(replay)
         elif self._unsaved_later is not None:
             self._fit.state.find_variables()
-            self._unsaved_later.log_of_epoch(self._saved_variables())
+            of_data = handles_of_data(self._iterator)
+            self._unsaved_later.log_of_epoch(self._saved_variables(), of_data)
             self._unsaved_later = None
+            self._log_python_state()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         position, replay = self._position, self._replay
         count = batch + 1 - position.batches  # more than one in an execution of several steps
         if self._unsaved is not None:  # in a replay, too, the first step is one
             self._fit.state.find_variables()
-            self._unsaved.log(self._saved_variables())
+            self._unsaved.log(self._saved_variables(), handles_of_data(self._iterator))
             self._unsaved, self._unsaved_later = None, self._unsaved
+            if self.model.run_eagerly:  # else Python code only runs while a step is traced
+                self._python_state = python_state_of(self.model)
         elif replay is not None:
             is_first = not position.consumed
             count = replay.skip(self._iterator, count, self._fit.lacking, is_first=is_first)
@@ -461,6 +468,17 @@ class Resume(_OfEitherKeras):
             for path, value in attributes_of(self.model).items()
             if path.endswith(f".{TRAINABLE}") or value != self._attributes.get(path)
         }
+
+    def _log_python_state(self) -> None:
+        before = self._python_state
+        after = python_state_of(self.model) if before else {}
+        changed = [path for path, state in before.items() if after.get(path, state) != state]
+        if changed:
+            _logger.warning(
+                "If this fit is resumed, these attributes of the model start anew, because of its "
+                "attributes only variables and numbers are saved: %s. Use a tf.Variable for them.",
+                ", ".join(changed),
+            )
 
     def _end_early(self) -> None:
         self.close()

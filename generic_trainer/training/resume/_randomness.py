@@ -41,6 +41,8 @@ _KERAS = "keras_seeds"
 # The generators of the modules `random` and `numpy.random`, in a state of all; Determined's names.
 OF_PROCESS = ("random_rng_state", "np_rng_state")
 _MOST_COMPARED = 1000  # values of a variable
+# Lookup tables that a training may change.
+TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
 
 _logger = logging.getLogger(__name__)
 
@@ -159,11 +161,12 @@ class Unsaved:
             id(variable): (weakref.ref(variable), _sample(variable)) for variable in _others()
         }
 
-    def log(self, saved: Iterable[Any]) -> None:
+    def log(self, saved: Iterable[Any], of_data: Iterable[tf.Tensor] = ()) -> None:
         """Logs after the step what will start anew in a resumed fit.
 
         Args:
             saved: the variables that a checkpoint has.
+            of_data: the handles of variables and tables that functions of the data use.
         """
         context = internals.TF_EAGER_CONTEXT.get()()
         traced = set(context.list_function_names()) - self._functions
@@ -178,36 +181,70 @@ class Unsaved:
                 " before you make them; elsewhere, draw with a tf.random.Generator.",
                 ", ".join(places),
             )
+        self._log_data([*of_data])
         self._log_variables(saved, are_new=True)
 
-    def log_of_epoch(self, saved: Iterable[Any]) -> None:
+    def log_of_epoch(self, saved: Iterable[Any], of_data: Iterable[tf.Tensor] = ()) -> None:
         """Logs after an epoch the variables that only its end changes, as callbacks do.
 
         Variables that were made since may serve one evaluation, and are left out.
 
         Args:
             saved: see `log`.
+            of_data: likewise.
         """
+        self._log_data([*of_data])
         self._log_variables(saved, are_new=False)
 
-    def _log_variables(self, saved: Iterable[Any], *, are_new: bool) -> None:
-        names = set()
-        for variable in _others(saved):
-            held, before = self._before.get(id(variable), (None, None))
-            is_new = held is None or held() is not variable
-            after = _sample(variable)
-            if after is None or (is_new and not are_new):
-                continue
-            if is_new or before is None or not _are_same(before, after):
-                names.add(variable.name)
+    def _log_data(self, handles: list[tf.Tensor]) -> None:
+        # Data are read ahead of the steps, and some of them once more by a resumed fit.
+        ids = {*map(id, handles)}
+        names = {
+            _name(variable)
+            for variable in (_others() if ids else ())
+            if id(_handle(variable)) in ids and self._has_changed(variable)
+        }
         if new := names - self._logged:
             self._logged |= new
+            _logger.warning(
+                "If this fit is resumed, it reads other values than it would have, because "
+                "functions of its data use these variables, which change: %s. Draw there with "
+                "stateless ops, such as tf.random.stateless_uniform, from seeds of "
+                "tf.data.Dataset.counter, and change data in the steps of the model.",
+                ", ".join(sorted(new)),
+            )
+
+    def _log_variables(self, saved: Iterable[Any], *, are_new: bool) -> None:
+        names = set[str]()
+        queues = set[str]()
+        for variable in _others(saved):
+            held, _ = self._before.get(id(variable), (None, None))
+            is_new = held is None or held() is not variable
+            if (are_new or not is_new) and self._has_changed(variable):
+                is_queue = isinstance(variable, tf.queue.QueueBase)
+                (queues if is_queue else names).add(_name(variable))
+        if new := names - self._logged:
             _logger.warning(
                 "If this fit is resumed, these variables start anew, because they are attributes "
                 "neither of the model nor of a callback: %s. Assign them, or the object that has "
                 "them, to an attribute of the model.",
                 ", ".join(sorted(new)),
             )
+        if new_queues := queues - self._logged:
+            _logger.warning(
+                "If this fit is resumed, these queues start anew, because nothing can save them: "
+                "%s. Keep their elements in variables of the model.",
+                ", ".join(sorted(new_queues)),
+            )
+        self._logged |= names | queues
+
+    def _has_changed(self, variable: Any) -> bool:
+        """Whether a variable is another than before the first step, or one that it has made."""
+        held, before = self._before.get(id(variable), (None, None))
+        after = _sample(variable)
+        if after is None or held is None or held() is not variable or before is None:
+            return after is not None
+        return not _are_same(before, after)
 
 
 def _others(saved: Iterable[Any] = ()) -> list[Any]:
@@ -216,7 +253,7 @@ def _others(saved: Iterable[Any] = ()) -> list[Any]:
     ids = {id(part) for variable in saved for part in (variable, *_wrapped(variable))}
     # A set of classes is the fastest question that can be asked of a million objects.
     kinds = set()
-    waiting = [tf.Variable]
+    waiting = [tf.Variable, *TABLES, tf.queue.QueueBase]
     while waiting:
         kind = waiting.pop()
         kinds.add(kind)
@@ -231,6 +268,18 @@ def _others(saved: Iterable[Any] = ()) -> list[Any]:
     ]
 
 
+def _name(variable: Any) -> str:
+    if isinstance(variable, tf.Variable):
+        return str(variable.name)
+    return f"a {type(variable).__name__}"  # names of tables and queues say little
+
+
+def _handle(variable: Any) -> Any:
+    with contextlib.suppress(Exception):  # as in `_sample`
+        return variable.resource_handle if isinstance(variable, TABLES) else variable.handle
+    return None
+
+
 def _wrapped(variable: Any) -> list[Any]:
     held = [
         value if isinstance(value, (tuple, list)) else (value,)
@@ -240,8 +289,16 @@ def _wrapped(variable: Any) -> list[Any]:
 
 
 def _sample(variable: Any) -> np.ndarray | None:
-    """Returns the first values of a variable; None if it has none yet, or is one of a graph."""
+    """Returns the first values of a variable; None if it has none yet, or is one of a graph.
+
+    Of a table they follow its size, and of a queue there is the size alone.
+    """
     with contextlib.suppress(Exception):  # not even a strange variable may fail a run
+        if isinstance(variable, tf.queue.QueueBase):
+            return np.asarray(variable.size())
+        if isinstance(variable, TABLES):
+            first = tf.reshape(variable.export()[1], [-1])[:_MOST_COMPARED]
+            return np.append(variable.size(), first)
         values: np.ndarray = tf.reshape(variable, [-1])[:_MOST_COMPARED].numpy()
         return values
     return None

@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer.errors import TrainingError
+from generic_trainer.training._walk import walk
 from generic_trainer.training.resume._state import Tensors, tensors_in
 
 _ITERATOR = "iterator"
@@ -182,6 +183,18 @@ def _operations(data: Any) -> set[str]:
         return set()
     functions = [node for function in graph.library.function for node in function.node_def]
     return {node.op for node in (*nodes, *functions)}
+
+
+def handles_of_data(iterator: Any) -> list[tf.Tensor]:
+    """Returns the handles of what functions of a dataset use, such as those of variables.
+
+    Those of a distribution strategy are not looked into.
+    """
+    if not isinstance(iterator, tf.data.Iterator):
+        return []
+    parts = (part for _, part in walk(internals.TF_ITERATOR_DATASET.of(iterator)))
+    functions = (part for part in parts if isinstance(part, tf.types.experimental.ConcreteFunction))
+    return [handle for function in functions for handle in function.captured_inputs]
 
 
 def not_ahead(data: tf.data.Dataset) -> tf.data.Dataset:

@@ -17,6 +17,7 @@ import os
 import sys
 import types
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -28,14 +29,19 @@ from generic_trainer._core.values import unpickled_data
 from generic_trainer.training._plain import is_plain, pickled, read_state, taken_state
 from generic_trainer.training._walk import classes_of_user, walk
 from generic_trainer.training.distributed import gather, rank, size
-from generic_trainer.training.resume._randomness import random_state, set_random_state
+from generic_trainer.training.resume._randomness import (
+    TABLES,
+    is_generator,
+    random_state,
+    set_random_state,
+    state_of,
+)
 
 # Path of attributes, after the start of its group → a variable of TensorFlow, or a lookup table.
 Variables: TypeAlias = dict[str, Any]
 # Name in files → value.
 Tensors: TypeAlias = dict[str, tf.Tensor]
-_TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
-_KINDS = (tf.Variable, *_TABLES)
+_KINDS = (tf.Variable, *TABLES)
 WEIGHTS = "weights/"
 TRAINABLE = "trainable"
 _NUMBERS = (bool, int, float)
@@ -74,8 +80,12 @@ def taken(variables: Mapping[str, Any]) -> Tensors:
     """Returns the present values of variables and tables."""
     values: Tensors = {}
     for name, variable in variables.items():
-        if isinstance(variable, _TABLES):
-            values |= zip((f"{name}/{end}" for end in _ENDS), variable.export(), strict=True)
+        if isinstance(variable, TABLES):
+            parts = variable.export()
+            if isinstance(variable, tf.lookup.experimental.DenseHashTable):
+                # These are the table's own buckets, which it changes while a thread writes them.
+                parts = [tf.constant(np.array(part)) for part in parts]
+            values |= zip((f"{name}/{end}" for end in _ENDS), parts, strict=True)
         else:
             values[name] = _value(variable)
     return values
@@ -102,15 +112,17 @@ def read_variables(path: str, variables: Mapping[str, Any]) -> tuple[set[str], s
     values = {*reader.get_variable_to_shape_map()}
     missing = set()
     for name, variable in variables.items():
-        is_table = isinstance(variable, _TABLES)
+        is_table = isinstance(variable, TABLES)
         names = [f"{name}/{end}" for end in _ENDS] if is_table else [name]
         if not values.issuperset(names):
             missing.add(name)
             continue
         values.difference_update(names)
         if is_table:
-            variable.remove(variable.export()[0])
-            variable.insert(*map(reader.get_tensor, names))
+            # Also takes the empty buckets of a `DenseHashTable`, which `insert` refuses.
+            keys, content = map(reader.get_tensor, names)
+            handle = variable.resource_handle
+            tf.raw_ops.LookupTableImportV2(table_handle=handle, keys=keys, values=content)
         else:
             variable.assign(reader.get_tensor(name))
     return missing, values
@@ -234,6 +246,25 @@ def attributes_of(model: Any) -> dict[str, Any]:
             if name[0] != "_" or name in _names_of_user(kind):
                 numbers[f"{path}.{name}"] = value
     return numbers
+
+
+def python_state_of(model: Any) -> dict[str, int]:
+    """Returns checksums of plain data that the user's methods name and no checkpoint has.
+
+    They are lists, dicts, arrays, texts and generators of Python and NumPy, by their paths. A step
+    that runs eagerly may change them.
+    """
+    sums = {}
+    for path, part in walk(model, deferred={}):
+        kind: Any = type(part)
+        names = _names_of_user(kind) if classes_of_user(kind) else ()
+        for name, value in getattr(part, "__dict__", {}).items():
+            if name in names and type(value) not in _NUMBERS and name not in _SET_BY_KERAS:
+                is_drawn_from = is_generator(value) and not isinstance(value, tf.random.Generator)
+                with contextlib.suppress(ValueError):  # it is no plain data
+                    content = pickled(state_of(value) if is_drawn_from else value)
+                    sums[f"{path}.{name}"[1:]] = zlib.crc32(content)
+    return sums
 
 
 @functools.lru_cache(1024)

@@ -322,6 +322,43 @@ def test_variables_that_cannot_be_saved_are_named(
     ]
 
 
+def test_other_state_that_cannot_be_saved_is_named(
+    tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+    noise = tf.random.Generator.from_seed(1)
+    weight = tf.Variable(1.0, name="weight")
+
+    class Using(keras.Sequential):
+        def __init__(self, layers: Any) -> None:
+            super().__init__(layers)
+            self.weight, self.noise = weight, noise  # which does not help data that use them
+            self.queue = tf.queue.FIFOQueue(99, [tf.float32])
+            self.pool: list[float] = []
+            self.sizes = [3]
+            self.draws = np.random.default_rng(1)
+
+        def train_step(self, batch: Any) -> Any:
+            self.queue.enqueue([1.0])
+            self.pool.append(self.draws.random() * self.sizes[0])
+            table.insert(np.int64(len(self.pool)), np.int64(1))
+            return super().train_step(batch)
+
+    model = Using([keras.layers.Dense(1)])
+    model.compile("adam", "mse", run_eagerly=True)
+    data = batches().map(lambda x, y: (x + noise.normal([1]), y * weight))
+    change = keras.callbacks.LambdaCallback(on_epoch_end=lambda *args: weight.assign(2.0))
+    with caplog.at_level(logging.WARNING):
+        resuming = [change, *callbacks(keras, tmp_path, 0)]
+        model.fit(data, epochs=2, verbose=0, callbacks=resuming)
+    messages = "\n".join(each for each in caplog.messages if "If this fit is resumed" in each)
+    assert [named in messages for named in ("StateVar", "weight:0")] == [True, True]
+    assert messages.count("functions of its data use") == 2
+    assert "neither of the model nor of a callback: a MutableHashTable." in messages
+    assert "queues start anew, because nothing can save them: a FIFOQueue." in messages
+    assert "variables and numbers are saved: pool, draws." in messages
+
+
 def test_adapted_layers_are_restored(tmp_path: Path, keras: Any) -> None:
     texts = np.array([["b a"], ["b"], ["c d"], ["b"]])
     data = {

@@ -77,6 +77,21 @@ def test_tables_and_variables_of_several_replicas_are_taken(tmp_path: Path) -> N
     assert found.numpy().tolist() == [1, 2, -1]
 
 
+def test_dense_tables_may_change_before_they_are_written(tmp_path: Path) -> None:
+    first, other = (
+        tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, -1, -2, -3, initial_num_buckets=4)
+        for _ in range(2)
+    )
+    keys = tf.constant([1, 2, 7], tf.int64)
+    first.insert(keys[:2], keys[:2])
+    other.insert(keys[1:], keys[1:] * 10)
+    values = taken({"table": first})
+    first.insert(keys[:1], keys[2:])
+    write_tensors(str(tmp_path / "model"), values)
+    assert read_variables(str(tmp_path / "model"), {"table": other}) == (set(), set())
+    assert other.lookup(keys).numpy().tolist() == [1, 2, -1]
+
+
 def test_iterators_may_go_on_before_they_are_written(tmp_path: Path) -> None:
     dataset = tf.data.Dataset.range(20).shuffle(5, seed=1).batch(2)
     iterator = iter(dataset)
