@@ -4,8 +4,9 @@
         [--kind numeric]
 
 Rows of 16 features, shuffled, are read batch by batch in a Python loop: numbers, or with `--kind`
-strings, lists of 0 to 3 integers (`sparse`). Readers take turns; each measurement is a process of its own, and counts the seconds of processor time of all its threads and
-of the processes that it starts, per million rows, without imports. Medians. Columns:
+strings, or lists of 0 to 3 integers (`sparse`). Readers take turns; each measurement is a process
+of its own, and counts the seconds of processor time of all its threads and of the processes that
+it starts, per million rows, without imports. Medians. Columns:
 
 - `conversion`: what is made of TFX's files beforehand (Grain reads ArrayRecord).
 - `first epoch`: from opening the files to the last batch; `later epochs`: the second and third one.

@@ -60,8 +60,8 @@ from generic_trainer.training.resume._schedule import CommonStep, Schedule
 from generic_trainer.training.resume._state import (
     TRAINABLE,
     ModelState,
+    UnsavedAttributes,
     attributes_of,
-    python_state_of,
     set_attributes,
 )
 
@@ -163,7 +163,7 @@ class Resume(_OfEitherKeras):
         self._finds_variables = False
         self._unsaved: Unsaved | None = None  # until the first step of this process
         self._unsaved_later: Unsaved | None = None  # until the end of an epoch after it
-        self._python_state: dict[str, int] = {}  # after the first step of this process
+        self._unsaved_attributes: Any = None  # `UnsavedAttributes`, from the first epoch on
         self._still_s = 0.0  # training stood still for the last checkpoint
 
     def __reduce__(self) -> Any:
@@ -239,7 +239,7 @@ class Resume(_OfEitherKeras):
             of_data = handles_of_data(self._iterator)
             self._unsaved_later.log_of_epoch(self._saved_variables(), of_data)
             self._unsaved_later = None
-            self._log_python_state()
+            self._unsaved_attributes.log()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         position, replay = self._position, self._replay
@@ -248,8 +248,7 @@ class Resume(_OfEitherKeras):
             self._fit.state.find_variables()
             self._unsaved.log(self._saved_variables(), handles_of_data(self._iterator))
             self._unsaved, self._unsaved_later = None, self._unsaved
-            if self.model.run_eagerly:  # else Python code only runs while a step is traced
-                self._python_state = python_state_of(self.model)
+            self._unsaved_attributes.begin()
         elif replay is not None:
             is_first = not position.consumed
             count = replay.skip(self._iterator, count, self._fit.lacking, is_first=is_first)
@@ -314,6 +313,7 @@ class Resume(_OfEitherKeras):
         self._take_steps()
         self._resources.callback(self._give_back)
         self._unsaved = Unsaved()
+        self._unsaved_attributes = UnsavedAttributes(self.model)
         if self._replay is not None:  # other callbacks are not called
             muting = self._replay.muting
             for hook in ("on_epoch_end", "on_train_batch_begin", "on_train_batch_end"):
@@ -468,17 +468,6 @@ class Resume(_OfEitherKeras):
             for path, value in attributes_of(self.model).items()
             if path.endswith(f".{TRAINABLE}") or value != self._attributes.get(path)
         }
-
-    def _log_python_state(self) -> None:
-        before = self._python_state
-        after = python_state_of(self.model) if before else {}
-        changed = [path for path, state in before.items() if after.get(path, state) != state]
-        if changed:
-            _logger.warning(
-                "If this fit is resumed, these attributes of the model start anew, because of its "
-                "attributes only variables and numbers are saved: %s. Use a tf.Variable for them.",
-                ", ".join(changed),
-            )
 
     def _end_early(self) -> None:
         self.close()

@@ -13,6 +13,7 @@
 import contextlib
 import functools
 import inspect
+import logging
 import os
 import sys
 import types
@@ -36,6 +37,8 @@ from generic_trainer.training.resume._randomness import (
     set_random_state,
     state_of,
 )
+
+_logger = logging.getLogger(__name__)
 
 # Path of attributes, after the start of its group → a variable of TensorFlow, or a lookup table.
 Variables: TypeAlias = dict[str, Any]
@@ -248,23 +251,47 @@ def attributes_of(model: Any) -> dict[str, Any]:
     return numbers
 
 
-def python_state_of(model: Any) -> dict[str, int]:
-    """Returns checksums of plain data that the user's methods name and no checkpoint has.
+class UnsavedAttributes:
+    """Plain data that the user's methods name, that steps change, and that no checkpoint has.
 
-    They are lists, dicts, arrays, texts and generators of Python and NumPy, by their paths. A step
-    that runs eagerly may change them.
+    They are lists, dicts, arrays, texts and generators of Python and NumPy. Only steps that run
+    eagerly change them; of others, Python's code runs once, while it is traced.
     """
-    sums = {}
-    for path, part in walk(model, deferred={}):
-        kind: Any = type(part)
-        names = _names_of_user(kind) if classes_of_user(kind) else ()
-        for name, value in getattr(part, "__dict__", {}).items():
-            if name in names and type(value) not in _NUMBERS and name not in _SET_BY_KERAS:
-                is_drawn_from = is_generator(value) and not isinstance(value, tf.random.Generator)
-                with contextlib.suppress(ValueError):  # it is no plain data
-                    content = pickled(state_of(value) if is_drawn_from else value)
-                    sums[f"{path}.{name}"[1:]] = zlib.crc32(content)
-    return sums
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._before: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Looks at them after the first step, which may make them."""
+        self._before = self._checksums() if self._model.run_eagerly else {}
+
+    def log(self) -> None:
+        """Logs those that have changed since, which will start anew in a resumed fit."""
+        after = self._checksums() if self._before else {}
+        changed = [path for path, sum_ in self._before.items() if after.get(path, sum_) != sum_]
+        if changed:
+            _logger.warning(
+                "If this fit is resumed, these attributes of the model start anew, because of its "
+                "attributes only variables and numbers are saved: %s. Use a tf.Variable for them.",
+                ", ".join(changed),
+            )
+
+    def _checksums(self) -> dict[str, int]:
+        """Returns path → checksum."""
+        sums = {}
+        for path, part in walk(self._model, deferred={}):
+            kind: Any = type(part)
+            names = _names_of_user(kind) if classes_of_user(kind) else ()
+            for name, value in getattr(part, "__dict__", {}).items():
+                if name in names and type(value) not in _NUMBERS and name not in _SET_BY_KERAS:
+                    is_drawn_from = is_generator(value) and not isinstance(
+                        value, tf.random.Generator
+                    )
+                    with contextlib.suppress(ValueError):  # it is no plain data
+                        content = pickled(state_of(value) if is_drawn_from else value)
+                        sums[f"{path}.{name}"[1:]] = zlib.crc32(content)
+        return sums
 
 
 @functools.lru_cache(1024)
