@@ -26,6 +26,7 @@ _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
 _UNIT = r"\s*([$€£¥%]|[A-Z]{3}(?=\s)|(?<=\s)[A-Z]{3})?\s*"
 _AMOUNT = re.compile(rf"{_UNIT}[+-]?{_UNIT}(\d+|\d{{1,3}}([.,'\s]\d{{3}})+)([.,]\d+)?{_UNIT}")
 _PLAIN = re.compile(r"[+-]?\d+(\.\d+)?")
+_CODE = re.compile(r"0\d")
 _LONGEST_AMOUNT = 40
 _AMOUNTS_PER_WORD = 5  # of a column of numbers with some words in it
 # Batches: small ones learn more of few rows, large ones are faster.
@@ -82,6 +83,11 @@ def profile_of(table: Table, label: str) -> Profile:
             remarks.append(f"Left out: {name!r}, which numbers the rows.")
         elif kind is not str:
             columns["numbers"].append(name)
+            if code := next(filter(_CODE.match, filled), None):
+                remarks.append(
+                    f"{name!r} is read as numbers, though some begin with 0, such as {code!r}: if "
+                    "they are codes, let --schema name the column as one of texts (BYTES)."
+                )
         elif all(map(_DATE.fullmatch, distinct)):
             columns["texts"].append(name)
             remarks.append(

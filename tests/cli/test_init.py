@@ -255,6 +255,18 @@ def test_numbers_that_are_read_as_text_are_named(
     assert expected in printed if odd else "is read as text for cells" not in printed
 
 
+def test_numbers_that_begin_with_zero_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{row * 997 % 9000:05},{row / 100},{row % 7}" for row in range(80)]
+    (tmp_path / "table.csv").write_text("\n".join(["zip,share,y", *lines]))
+    words = ["--from", str(tmp_path / "table.csv"), "--label", "y"]
+    assert cli.main(["init", str(tmp_path / "new"), *words]) == 0
+    printed = capsys.readouterr().out
+    assert "'zip' is read as numbers, though some begin with 0, such as '00000'" in printed
+    assert "'share'" not in printed
+
+
 @pytest.mark.parametrize(
     ("label", "words", "message"),
     [
