@@ -151,6 +151,11 @@ class Scores:
         """Returns the difference of an output between the two calls; see `difference`."""
         return difference(self.again[output], self.batch[output])
 
+    def repeats(self, output: str) -> bool:
+        """Whether both calls gave the same numbers, to the last bit."""
+        first, second = self.batch[output], self.again[output]
+        return first.dtype == object or first.tobytes() == second.tobytes()
+
     def differs(self, output: str, rows: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
         """Returns the difference of rows from those in the batch; see `difference`."""
         is_half = output in self.half

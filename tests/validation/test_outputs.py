@@ -520,3 +520,9 @@ def test_what_a_model_draws_is_no_trace_of_the_label(check: Check) -> None:
     report = check(draws, EVALUATED_EXAMPLES)
     assert report["deterministic"].status == "fail", report.summary()
     assert report["without_label"].status == "pass", report["without_label"]
+
+
+def test_a_little_noise_is_not_taken_for_rounding(check: Check) -> None:
+    noise = scoring(lambda row: row["miles"] + 1e-6 * tf.random.normal(tf.shape(row["miles"])))
+    result = check(noise, EVALUATED_EXAMPLES)["deterministic"]
+    assert result.status == "warn" and "draws random numbers" in result.message, result

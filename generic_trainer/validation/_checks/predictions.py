@@ -311,7 +311,7 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
 
     If the same request gets different answers, predictions cannot be explained, cached, or compared
     with those of the next model. Outputs that depend on a variable that calls change, too slowly
-    for two calls to show it, cause a warning.
+    for two calls to show it, or on a little noise, cause a warning.
 
     Example: dropout that is active in the exported function: `model(x, training=True)`; an LSTM
     with `stateful=True`.
@@ -336,6 +336,10 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
                 "calls: the same rows have other outputs later"
             )
             yield model.of_rows(False, message, remedy)
+        draws = served and not varied and any(map(_RANDOM.match, signature.ops))
+        if draws and any(not scored.repeats(key) for key in scored.batch):
+            message = f"signature {name!r} draws random numbers: each call changes outputs a little"
+            yield model.of_rows(False, message, RANDOM_REMEDY)
         if served and "Timestamp" in signature.ops:
             message = f"signature {name!r} reads the clock: the same rows have other outputs later"
             yield model.of_rows(False, message, "let the time be an input")
@@ -462,11 +466,10 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in _serialized(model):
         examples = parsed(scored.feed.records)
         if any(labels & example.features.feature.keys() for example in examples):
-            present.append((name, scored))
+            present.append((name, scored, examples))
     if not present:
         raise Skip("no examples with a known label: set label_keys and examples in the contract")
-    for name, scored in present:
-        examples = parsed(scored.feed.records)
+    for name, scored, examples in present:
         unlabelled = [without(example, labels).SerializeToString() for example in examples]
         try:
             outputs = _score(model, name, unlabelled)
