@@ -43,6 +43,7 @@ __all__ = [
 _FILE_BYTES = 2 << 20
 _LISTS = {int: "int64_list", float: "float_list", str: "bytes_list"}
 _MANY_CELLS = 5_000_000  # which take some 20 seconds
+_MANY_MISSING = 20  # columns
 _EVAL_SHARE = 3  # of one file, a third of the rows is for evaluation, as in CsvExampleGen
 # A column is of numbers, and other cells in it are mistakes, if there are few of them, and alike.
 _NUMBERS_PER_MISTAKE = 50
@@ -174,10 +175,11 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         _logger.info("%s: empty cells in %s rows: %s", files, f"{rows:,}", listed(counts))
     if missing := [name for name in types or {} if name not in columns]:
         others = [name for name in columns if name not in (types or {})]
+        few = len(missing) <= _MANY_MISSING  # to look for similar names takes long
         _logger.warning(
             "%s: no column for %s of the schema, which the model would have to do without",
             files,
-            listed([f"{name!r}{did_you_mean(name, others)}" for name in missing]),
+            listed([f"{name!r}{did_you_mean(name, others) if few else ''}" for name in missing]),
         )
         for name in missing:
             empty[name] = EmptyCells(rows, rows, f"{first.path}, which has no such column")
@@ -317,12 +319,16 @@ def schema_text(table: Table) -> str:
 
 
 def types_of_schema(schema: Any) -> dict[str, type]:
-    """Returns feature → type of the cells, of a `Schema` proto or None."""
+    """Returns feature → type of the cells, of the features in use of a `Schema` proto or None."""
+    if schema is None:
+        return {}
     from tensorflow_metadata.proto.v0 import schema_pb2
 
+    from generic_trainer.data import is_read  # it imports TensorFlow
+
     kinds = {schema_pb2.INT: int, schema_pb2.FLOAT: float, schema_pb2.BYTES: str}
-    features = [] if schema is None else schema.feature
-    return {feature.name: kinds[feature.type] for feature in features if feature.type in kinds}
+    features = (feature for feature in schema.feature if feature.type in kinds)
+    return {feature.name: kinds[feature.type] for feature in features if is_read(feature)}
 
 
 def _placed(sheets: Any) -> Iterator[tuple[tuple[Sheet, int], Sequence[str]]]:

@@ -12,7 +12,7 @@ import logging
 import re
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from generic_trainer._core.files import read_text
@@ -167,7 +167,9 @@ def _separator(text: str) -> str:
         try:
             lines = _lines(text, separator)
             widths[separator] = names = len(next(lines, []))
-            if names > 1 and {len(row) for row in lines} <= {names, names + 1}:
+            # One more may be the number of the row; any more must be empty.
+            sizes = {min(len(row), max(names, _filled_width(row))) for row in lines}
+            if names > 1 and sizes <= {names, names + 1}:
                 fitting[separator] = names
         except csv.Error:
             widths.setdefault(separator, 0)
@@ -178,6 +180,11 @@ def _separator(text: str) -> str:
     )
 
 
+def _filled_width(line: Sequence[str]) -> int:
+    """Returns the number of cells up to the last one with a text."""
+    return next((size for size in range(len(line), 0, -1) if line[size - 1]), 0)
+
+
 def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:
     """Returns the lines without a nameless first column, as pandas and R write one.
 
@@ -185,13 +192,10 @@ def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:
     """
     if len(lines) < 2 or len(lines[0]) < 2:
         return lines, False
-    while any(lines[0]):
-        widest = max(map(len, lines))
-        # In a row that is longer than the names, the last cell has no name.
-        last_cells = [line[-1] for line in lines if len(line) == widest]
-        if any(last_cells) or len(last_cells) < len(lines) - 1:
-            break
-        lines = [line[: widest - 1] for line in lines]
+    widths = sorted(map(len, lines))
+    if any(lines[0]) and widths[1] == widths[-1]:  # only that of the names may be another
+        end = max(map(_filled_width, lines))
+        lines = [line[:end] for line in lines] if end < widths[-1] else lines
     if lines[0][0] == "":
         return [line[1:] for line in lines], True
     if {len(row) for row in lines[1:]} == {len(lines[0]) + 1}:  # of R, without a cell in line 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from generic_trainer._core.files import write_whole
+from generic_trainer._core.texts import listed
 from generic_trainer.cli._csv import Table, empty_label
 from generic_trainer.cli._options import option
 from generic_trainer.errors import ConfigurationError, DataError, GenericTrainerError
@@ -57,9 +58,9 @@ def empty_cells_remedy(error: GenericTrainerError, empty_cells: Mapping[str, str
         )
     if not empty_cells or "sparse" not in f"{error} {error.__cause__}".lower():
         return ""
-    listed = "; ".join(f"{name!r}, in which {cells}" for name, cells in empty_cells.items())
+    columns = listed([f"{name!r}, in which {cells}" for name, cells in empty_cells.items()], "; ")
     return (
-        f"\nA column with empty cells is read as a tf.SparseTensor: {listed}. Two lines make such "
+        f"\nA column with empty cells is read as a tf.SparseTensor: {columns}. Two lines make such "
         "a column x dense, with 0 or an empty string in its empty cells:\n"
         "    x = tf.SparseTensor(x.indices, x.values, [x.dense_shape[0], 1])\n"
         '    x = tf.sparse.to_dense(x, default_value="" if x.dtype == tf.string else 0)'

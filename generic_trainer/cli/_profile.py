@@ -117,8 +117,8 @@ def profile_of(table: Table, label: str) -> Profile:
         )
     if table.columns[label] is str and (odd := _odd_number(cells[label])):
         remarks.append(
-            f"{label!r} has numbers, but is read as {len(classes)} classes for cells such as "
-            f"{shown(odd)}: correct them to predict a number."
+            f"{label!r} is read as {len(classes)} classes for cells such as {shown(odd)}: if they "
+            "are amounts, correct them to predict a number."
         )
     remarks += _remarks_about_classes(label, classes)
     rows = len(cells[label])

@@ -151,10 +151,14 @@ class Scores:
         """Returns the difference of an output between the two calls; see `difference`."""
         return difference(self.again[output], self.batch[output])
 
-    def repeats(self, output: str) -> bool:
-        """Whether both calls gave the same numbers, to the last bit."""
-        first, second = self.batch[output], self.again[output]
-        return first.dtype == object or first.tobytes() == second.tobytes()
+    def apart(self, output: str, rows: np.ndarray | None = None) -> tuple[float, float]:
+        """Returns what share of rows, or of the second call's, is how far from the first's."""
+        return deviation(self.again[output] if rows is None else rows, self.batch[output])[1:]
+
+    def is_beyond_noise(self, output: str, rows: np.ndarray) -> bool:
+        """Whether rows are several times further from the first call's than the second's are."""
+        far, near = self.apart(output, rows), self.apart(output)
+        return any(one > 3 * other for one, other in zip(far, near, strict=True))
 
     def differs(self, output: str, rows: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
         """Returns the difference of rows from those in the batch; see `difference`."""

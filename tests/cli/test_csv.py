@@ -112,6 +112,11 @@ def test_a_table_is_read(tmp_path: Path, content: str | bytes, columns: list[str
     tf.io.parse_example([*records["train"], *records["eval"]], parsed)
 
 
+def test_separators_at_the_end_of_lines_do_not_make_a_comma_one(tmp_path: Path) -> None:
+    (tmp_path / "houses.csv").write_text("area;price, EUR\n1;2;;\n3;4;;\n")
+    assert [*read_csv({"": str(tmp_path / "houses.csv")}).columns] == ["area", "price, EUR"]
+
+
 @pytest.mark.parametrize(
     ("area", "price", "is_named"),
     [("1.234", "0,5", True), ("1,234", "0.5", True), ("1,234", "0,5", False), ("7", "0,5", False)],

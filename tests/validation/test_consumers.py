@@ -241,6 +241,7 @@ def _transform(examples: tf.Tensor) -> dict[str, tf.Tensor]:
 OF_COLUMNS = {
     "transformed": ("miles_xf", tf.float32, {}, "warn"),
     "text": ("text_xf", tf.string, {}, "warn"),
+    "raw_text": ("text", tf.string, {}, "warn"),
     "raw": ("miles", tf.float32, {}, "skip"),
     "beside_a_transformation": (
         *("miles_xf", tf.float32),
@@ -255,7 +256,7 @@ def test_columns_that_no_raw_example_has_without_an_eval_config(
     kind: str, check: Check, tmp_path: Path
 ) -> None:
     name, dtype, others, status = OF_COLUMNS[kind]
-    column = tf.TensorSpec([None, 1], dtype, name=name)
+    column = tf.TensorSpec([None] if kind == "raw_text" else [None, 1], dtype, name=name)
     module = serving(lambda value: {"score": tf.strings.length(tf.as_string(value))}, column)
     save(module, tmp_path / "model", {"serving_default": module.serve, **others})
     for consumers, expected in ((("Evaluator", "Pusher"), status), (("Pusher",), "skip")):

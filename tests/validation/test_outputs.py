@@ -522,6 +522,13 @@ def test_what_a_model_draws_is_no_trace_of_the_label(check: Check) -> None:
     assert report["without_label"].status == "pass", report["without_label"]
 
 
+def test_a_label_that_leaks_shows_beside_what_a_model_draws(check: Check) -> None:
+    tips = tf.io.FixedLenFeature([1], tf.float32, [-90.0])
+    leaks = scoring(lambda row: row["tips"] + tf.random.uniform(tf.shape(row["tips"])), tips=tips)
+    result = check(leaks, EVALUATED_EXAMPLES)["without_label"]
+    assert result.status == "fail" and "depends on the label" in result.message, result
+
+
 def test_a_little_noise_is_not_taken_for_rounding(check: Check) -> None:
     noise = scoring(lambda row: row["miles"] + 1e-6 * tf.random.normal(tf.shape(row["miles"])))
     result = check(noise, EVALUATED_EXAMPLES)["deterministic"]

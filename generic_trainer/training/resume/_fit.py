@@ -60,10 +60,10 @@ from generic_trainer.training.resume._schedule import CommonStep, Schedule
 from generic_trainer.training.resume._state import (
     TRAINABLE,
     ModelState,
-    UnsavedAttributes,
     attributes_of,
     set_attributes,
 )
+from generic_trainer.training.resume._unsaved_attributes import UnsavedAttributes
 
 _logger = logging.getLogger(__name__)
 

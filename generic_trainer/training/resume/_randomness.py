@@ -41,6 +41,7 @@ _KERAS = "keras_seeds"
 # The generators of the modules `random` and `numpy.random`, in a state of all; Determined's names.
 OF_PROCESS = ("random_rng_state", "np_rng_state")
 _MOST_COMPARED = 1000  # values of a variable
+_MOST_EXPORTED = 100_000  # entries of a table, all of which are copied for it
 # Lookup tables that a training may change.
 TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
 
@@ -155,7 +156,7 @@ class Unsaved:
 
     def __init__(self) -> None:
         """Looks at the variables and functions of this process before the step."""
-        self._logged: set[str] = set()
+        self._logged: set[tuple[str, int]] = set()  # subjects and variables
         self._functions = set(internals.TF_EAGER_CONTEXT.get()().list_function_names())
         self._before = {
             id(variable): (weakref.ref(variable), _sample(variable)) for variable in _others()
@@ -199,44 +200,48 @@ class Unsaved:
     def _log_data(self, handles: list[tf.Tensor]) -> None:
         # Data are read ahead of the steps, and some of them once more by a resumed fit.
         ids = {*map(id, handles)}
-        names = {
-            _name(variable)
+        changed = [
+            variable
             for variable in (_others() if ids else ())
             if id(_handle(variable)) in ids and self._has_changed(variable)
-        }
-        if new := names - self._logged:
-            self._logged |= new
+        ]
+        if new := self._not_logged("data", changed):
             _logger.warning(
                 "If this fit is resumed, it reads other values than it would have, because "
                 "functions of its data use these variables, which change: %s. Draw there with "
                 "stateless ops, such as tf.random.stateless_uniform, from seeds of "
                 "tf.data.Dataset.counter, and change data in the steps of the model.",
-                ", ".join(sorted(new)),
+                ", ".join(new),
             )
 
     def _log_variables(self, saved: Iterable[Any], *, are_new: bool) -> None:
-        names = set[str]()
-        queues = set[str]()
+        changed: list[Any] = []
+        queues: list[Any] = []
         for variable in _others(saved):
             held, _ = self._before.get(id(variable), (None, None))
             is_new = held is None or held() is not variable
             if (are_new or not is_new) and self._has_changed(variable):
                 is_queue = isinstance(variable, tf.queue.QueueBase)
-                (queues if is_queue else names).add(_name(variable))
-        if new := names - self._logged:
+                (queues if is_queue else changed).append(variable)
+        if new := self._not_logged("fit", changed):
             _logger.warning(
                 "If this fit is resumed, these variables start anew, because they are attributes "
                 "neither of the model nor of a callback: %s. Assign them, or the object that has "
                 "them, to an attribute of the model.",
-                ", ".join(sorted(new)),
+                ", ".join(new),
             )
-        if new_queues := queues - self._logged:
+        if new_queues := self._not_logged("fit", queues):
             _logger.warning(
                 "If this fit is resumed, these queues start anew, because nothing can save them: "
                 "%s. Keep their elements in variables of the model.",
-                ", ".join(sorted(new_queues)),
+                ", ".join(new_queues),
             )
-        self._logged |= names | queues
+
+    def _not_logged(self, subject: str, variables: list[Any]) -> list[str]:
+        """Returns the names of those that no message about a subject has named before."""
+        new = [variable for variable in variables if (subject, id(variable)) not in self._logged]
+        self._logged |= {(subject, id(variable)) for variable in new}
+        return sorted({*map(_name, new)})
 
     def _has_changed(self, variable: Any) -> bool:
         """Whether a variable is another than before the first step, or one that it has made."""
@@ -297,8 +302,10 @@ def _sample(variable: Any) -> np.ndarray | None:
         if isinstance(variable, tf.queue.QueueBase):
             return np.asarray(variable.size())
         if isinstance(variable, TABLES):
-            first = tf.reshape(variable.export()[1], [-1])[:_MOST_COMPARED]
-            return np.append(variable.size(), first)
+            if (size := int(variable.size())) > _MOST_EXPORTED:
+                return np.asarray(size)
+            parts = [tf.reshape(part, [-1])[:_MOST_COMPARED].numpy() for part in variable.export()]
+            return np.concatenate([[size], *parts], dtype=object)
         values: np.ndarray = tf.reshape(variable, [-1])[:_MOST_COMPARED].numpy()
         return values
     return None

@@ -13,12 +13,10 @@
 import contextlib
 import functools
 import inspect
-import logging
 import os
 import sys
 import types
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -30,15 +28,7 @@ from generic_trainer._core.values import unpickled_data
 from generic_trainer.training._plain import is_plain, pickled, read_state, taken_state
 from generic_trainer.training._walk import classes_of_user, walk
 from generic_trainer.training.distributed import gather, rank, size
-from generic_trainer.training.resume._randomness import (
-    TABLES,
-    is_generator,
-    random_state,
-    set_random_state,
-    state_of,
-)
-
-_logger = logging.getLogger(__name__)
+from generic_trainer.training.resume._randomness import TABLES, random_state, set_random_state
 
 # Path of attributes, after the start of its group → a variable of TensorFlow, or a lookup table.
 Variables: TypeAlias = dict[str, Any]
@@ -48,7 +38,7 @@ _KINDS = (tf.Variable, *TABLES)
 WEIGHTS = "weights/"
 TRAINABLE = "trainable"
 _NUMBERS = (bool, int, float)
-_SET_BY_KERAS = {"built", "stop_training", TRAINABLE}
+SET_BY_KERAS = {"built", "stop_training", TRAINABLE}
 _ENDS = ("keys", "values")  # of the names of a table's tensors
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
 _IDF_WEIGHTS = "idf_weights"
@@ -244,58 +234,15 @@ def attributes_of(model: Any) -> dict[str, Any]:
         if hasattr(kind, "trainable_weights"):
             numbers[f"{path}.{TRAINABLE}"] = part.trainable
         for name, value in getattr(part, "__dict__", {}).items():
-            if type(value) not in _NUMBERS or name in _SET_BY_KERAS:
+            if type(value) not in _NUMBERS or name in SET_BY_KERAS:
                 continue
-            if name[0] != "_" or name in _names_of_user(kind):
+            if name[0] != "_" or name in names_of_user(kind):
                 numbers[f"{path}.{name}"] = value
     return numbers
 
 
-class UnsavedAttributes:
-    """Plain data that the user's methods name, that steps change, and that no checkpoint has.
-
-    They are lists, dicts, arrays, texts and generators of Python and NumPy. Only steps that run
-    eagerly change them; of others, Python's code runs once, while it is traced.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._before: dict[str, int] = {}
-
-    def begin(self) -> None:
-        """Looks at them after the first step, which may make them."""
-        self._before = self._checksums() if self._model.run_eagerly else {}
-
-    def log(self) -> None:
-        """Logs those that have changed since, which will start anew in a resumed fit."""
-        after = self._checksums() if self._before else {}
-        changed = [path for path, sum_ in self._before.items() if after.get(path, sum_) != sum_]
-        if changed:
-            _logger.warning(
-                "If this fit is resumed, these attributes of the model start anew, because of its "
-                "attributes only variables and numbers are saved: %s. Use a tf.Variable for them.",
-                ", ".join(changed),
-            )
-
-    def _checksums(self) -> dict[str, int]:
-        """Returns path → checksum."""
-        sums = {}
-        for path, part in walk(self._model, deferred={}):
-            kind: Any = type(part)
-            names = _names_of_user(kind) if classes_of_user(kind) else ()
-            for name, value in getattr(part, "__dict__", {}).items():
-                if name in names and type(value) not in _NUMBERS and name not in _SET_BY_KERAS:
-                    is_drawn_from = is_generator(value) and not isinstance(
-                        value, tf.random.Generator
-                    )
-                    with contextlib.suppress(ValueError):  # it is no plain data
-                        content = pickled(state_of(value) if is_drawn_from else value)
-                        sums[f"{path}.{name}"[1:]] = zlib.crc32(content)
-        return sums
-
-
 @functools.lru_cache(1024)
-def _names_of_user(kind: type) -> frozenset[str]:
+def names_of_user(kind: type) -> frozenset[str]:
     """Returns the names in the methods of the user's classes, which may be of private attributes.
 
     All other private attributes are those of Keras.

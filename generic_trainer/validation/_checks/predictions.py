@@ -336,8 +336,8 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
                 "calls: the same rows have other outputs later"
             )
             yield model.of_rows(False, message, remedy)
-        draws = served and not varied and any(map(_RANDOM.match, signature.ops))
-        if draws and any(not scored.repeats(key) for key in scored.batch):
+        draws = any(_RANDOM.match(op) and not op.startswith("Stateless") for op in signature.ops)
+        if served and draws and not varied and any(any(scored.apart(k)) for k in scored.batch):
             message = f"signature {name!r} draws random numbers: each call changes outputs a little"
             yield model.of_rows(False, message, RANDOM_REMEDY)
         if served and "Timestamp" in signature.ops:
@@ -480,7 +480,7 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
             continue
         for key, output in sorted(outputs.items()):
             changed, _ = _scoring.difference(output, scored.batch[key])
-            if changed and not scored.varies(key)[0]:  # which `deterministic` reports
+            if changed and scored.is_beyond_noise(key, output):
                 message = f"signature {name!r}: output {key!r} depends on the label: {changed}"
                 remedy = "the label leaked into the features: remove it from the model's inputs"
                 yield fail(message, remedy)

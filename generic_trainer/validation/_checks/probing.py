@@ -144,7 +144,7 @@ def _without(
 
 def _lacking(examples: Sequence[Any], features: AbstractSet[str]) -> Iterator[ProbeRow]:
     """Yields examples that lack features, for each feature the one that lacks the fewest."""
-    lacked = [features - filled(example) for example in examples]
+    lacked = [features - filled(example, features) for example in examples]
     rows: dict[str, int] = {}
     for row in sorted(range(len(examples)), key=lambda row: len(lacked[row])):
         for name in lacked[row] - rows.keys():

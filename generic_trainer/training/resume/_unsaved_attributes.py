@@ -1,0 +1,102 @@
+"""Attributes of a model that steps change and no checkpoint has, for a warning.
+
+Of a model's attributes a checkpoint has variables and numbers. A list of earlier images, or a
+generator of NumPy, starts anew in a resumed fit. Whether steps change such data is seen by two
+looks, after the first step and at the end of the epoch. A look has to be cheap, because the data
+may be a replay buffer of gigabytes, and it must never end a training. So it takes the size of each
+container, its first and last members, and some values of each array: what it takes for unchanged
+may have changed, which then nobody is warned of.
+"""
+
+import contextlib
+import itertools
+import logging
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from generic_trainer._core.texts import listed
+from generic_trainer.training._plain import pickled
+from generic_trainer.training._walk import classes_of_user, walk
+from generic_trainer.training.resume._randomness import is_generator, state_of
+from generic_trainer.training.resume._state import SET_BY_KERAS, names_of_user
+
+_ENDS = 100  # members of a container, at its start and at its end
+_VALUES = 1000  # of an array
+_CHARACTERS = 10_000  # of a text
+_DEPTH = 4
+
+_logger = logging.getLogger(__name__)
+
+
+class UnsavedAttributes:
+    """Lists, dicts, arrays, texts and generators that the user's methods name.
+
+    Python code of steps that do not run eagerly runs once, while TensorFlow traces it. What a
+    `tf.py_function` of them changes is not seen.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._before: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Looks at them after the first step, which may make them."""
+        is_eager = self._model.run_eagerly or tf.config.functions_run_eagerly()
+        self._before = self._look() if is_eager else {}
+
+    def log(self) -> None:
+        """Logs those that have changed since, which will start anew in a resumed fit."""
+        after = self._look() if self._before else {}
+        changed = [path for path, seen in self._before.items() if after.get(path, seen) != seen]
+        if changed:
+            _logger.warning(
+                "If this fit is resumed, these attributes of the model start anew, because of its "
+                "attributes only variables and numbers are saved: %s. Use a tf.Variable for them.",
+                listed(changed),
+            )
+
+    def _look(self) -> dict[str, Any]:
+        """Returns path → what is seen of the value."""
+        seen = {}
+        with contextlib.suppress(Exception):  # another thread may change them meanwhile
+            for path, part in walk(self._model, deferred={}):
+                kind: Any = type(part)
+                names = names_of_user(kind) if classes_of_user(kind) else ()
+                for name, value in getattr(part, "__dict__", {}).items():
+                    if name in names and name not in SET_BY_KERAS:
+                        with contextlib.suppress(Exception):
+                            if (looked := _seen(value, _DEPTH)) is not None:
+                                seen[f"{path}.{name}"[1:]] = looked
+        return seen
+
+
+def _seen(value: Any, depth: int) -> Any:
+    """Returns something that differs if a value does; None for what is not looked at."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        step = max(1, value.size // _VALUES)
+        return value.shape, value.flat[::step].tobytes()
+    if isinstance(value, str | bytes):
+        return len(value), value[:_CHARACTERS], value[-_CHARACTERS:]
+    if isinstance(value, Mapping):
+        return _members(list(itertools.islice(value.items(), _ENDS)), len(value), depth)
+    if isinstance(value, set | frozenset):
+        return len(value)
+    if isinstance(value, list | tuple | deque):
+        ends = [value[n] for n in range(min(_ENDS, len(value)))]
+        ends += [value[-n] for n in range(1, min(_ENDS, len(value)) + 1)]
+        return _members(ends, len(value), depth)
+    if is_generator(value) and not isinstance(value, tf.random.Generator):
+        return pickled(state_of(value))
+    return None
+
+
+def _members(members: Collection[Any], size: int, depth: int) -> Any:
+    if not depth:
+        return size
+    # Numbers are themselves, and objects of which nothing is known are known by their places.
+    seen = [m if type(m) in (bool, int, float) else _seen(m, depth - 1) for m in members]
+    return size, [id(m) if s is None else s for m, s in zip(members, seen, strict=True)]
