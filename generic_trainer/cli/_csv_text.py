@@ -168,7 +168,10 @@ def _separator(text: str) -> str:
             lines = _lines(text, separator)
             widths[separator] = names = len(next(lines, []))
             # One more may be the number of the row; any more must be empty.
-            sizes = {min(len(row), max(names, _filled_width(row))) for row in lines}
+            sizes = {
+                len(row) if len(row) <= names + 1 else max(names, _filled_width(row))
+                for row in lines
+            }
             if names > 1 and sizes <= {names, names + 1}:
                 fitting[separator] = names
         except csv.Error:
@@ -193,9 +196,12 @@ def _without_index(lines: list[list[str]]) -> tuple[list[list[str]], bool]:
     if len(lines) < 2 or len(lines[0]) < 2:
         return lines, False
     widths = sorted(map(len, lines))
-    if any(lines[0]) and widths[1] == widths[-1]:  # only that of the names may be another
+    is_even = widths[1] == widths[-1]  # only the line of the names may be shorter
+    # Of most tables the first line answers this.
+    ends_empty = not any(line[-1] for line in lines if len(line) == widths[-1])
+    if is_even and ends_empty and any(lines[0]):
         end = max(map(_filled_width, lines))
-        lines = [line[:end] for line in lines] if end < widths[-1] else lines
+        lines = [line[:end] for line in lines]
     if lines[0][0] == "":
         return [line[1:] for line in lines], True
     if {len(row) for row in lines[1:]} == {len(lines[0]) + 1}:  # of R, without a cell in line 1

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -60,6 +61,12 @@ def require_files(named: Callable[[str], str] = option, /, **paths: str | None) 
         if path and not is_remote(path) and not os.path.exists(path)
     ]
     raise_problems(ConfigurationError, "wrong options", problems)
+
+
+def quiet_libraries(verbose: bool = False) -> None:
+    """Hides what TensorFlow's C++ code and Google's clients say: nobody can act on it."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "2")
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.")
 
 
 @contextlib.contextmanager

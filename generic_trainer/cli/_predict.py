@@ -6,9 +6,7 @@ import argparse
 import contextlib
 import importlib
 import json
-import os
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from generic_trainer._core.files import is_remote, read_text
 from generic_trainer._core.texts import describe, parse_json
 from generic_trainer.cli._csv import is_empty
 from generic_trainer.cli._csv_text import Sheet, as_csv, decoded, sheet_of_text, with_decimal_points
-from generic_trainer.cli._options import add_command, hidden_stderr, require_files
+from generic_trainer.cli._options import add_command, hidden_stderr, quiet_libraries, require_files
 from generic_trainer.cli._validate import require_model
 from generic_trainer.errors import ConfigurationError, DataError
 
@@ -63,8 +61,7 @@ def _predict(options: argparse.Namespace) -> int:
     if options.rows != _STDIN:
         require_files(ROWS=options.rows)
     rows, places, signature = _read(options.rows)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.")
+    quiet_libraries()
     with hidden_stderr():
         importlib.import_module("tensorflow")
     from generic_trainer.validation import ServedModel  # it imports NumPy

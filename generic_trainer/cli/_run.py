@@ -10,7 +10,6 @@ import math
 import os
 import re
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,7 +34,13 @@ from generic_trainer.cli._fn_args import (
     keep_empty_cells,
     no_examples,
 )
-from generic_trainer.cli._options import add_command, hidden_stderr, option, require_files
+from generic_trainer.cli._options import (
+    add_command,
+    hidden_stderr,
+    option,
+    quiet_libraries,
+    require_files,
+)
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, exit_code
 from generic_trainer.tracking import Tracking, parse_trackings
 from generic_trainer.user_code import UserCode, bundle_module_file, defines_function, read_bundle
@@ -169,9 +174,7 @@ def outcome_of(options: argparse.Namespace) -> dict[str, Any]:
         "tracking": parse_trackings(options.tracking),
         "named": lambda name: option("config" if name == "custom_config" else name),
     }
-    # Hide what TensorFlow's C++ code and Google's clients say: nobody can act on it.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if options.verbose else "2")
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.")
+    quiet_libraries(options.verbose)
 
     outcome: dict[str, Any] = {"exit_status": 0, "error": None}
     try:

@@ -152,7 +152,7 @@ class Scores:
         return difference(self.again[output], self.batch[output])
 
     def apart(self, output: str, rows: np.ndarray | None = None) -> tuple[float, float]:
-        """Returns what share of rows, or of the second call's, is how far from the first's."""
+        """Returns what share of rows (default: the second call) is how far from the first call."""
         return deviation(self.again[output] if rows is None else rows, self.batch[output])[1:]
 
     def is_beyond_noise(self, output: str, rows: np.ndarray) -> bool:

@@ -23,7 +23,7 @@ import logging
 import random
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -162,7 +162,7 @@ class Unsaved:
             id(variable): (weakref.ref(variable), _sample(variable)) for variable in _others()
         }
 
-    def log(self, saved: Iterable[Any], of_data: Iterable[tf.Tensor] = ()) -> None:
+    def log(self, saved: Iterable[Any], of_data: Sequence[tf.Tensor]) -> None:
         """Logs after the step what will start anew in a resumed fit.
 
         Args:
@@ -182,10 +182,10 @@ class Unsaved:
                 " before you make them; elsewhere, draw with a tf.random.Generator.",
                 ", ".join(places),
             )
-        self._log_data([*of_data])
+        self._log_data(of_data)
         self._log_variables(saved, are_new=True)
 
-    def log_of_epoch(self, saved: Iterable[Any], of_data: Iterable[tf.Tensor] = ()) -> None:
+    def log_of_epoch(self, saved: Iterable[Any], of_data: Sequence[tf.Tensor]) -> None:
         """Logs after an epoch the variables that only its end changes, as callbacks do.
 
         Variables that were made since may serve one evaluation, and are left out.
@@ -194,10 +194,10 @@ class Unsaved:
             saved: see `log`.
             of_data: likewise.
         """
-        self._log_data([*of_data])
+        self._log_data(of_data)
         self._log_variables(saved, are_new=False)
 
-    def _log_data(self, handles: list[tf.Tensor]) -> None:
+    def _log_data(self, handles: Sequence[tf.Tensor]) -> None:
         # Data are read ahead of the steps, and some of them once more by a resumed fit.
         ids = {*map(id, handles)}
         changed = [
@@ -218,9 +218,7 @@ class Unsaved:
         changed: list[Any] = []
         queues: list[Any] = []
         for variable in _others(saved):
-            held, _ = self._before.get(id(variable), (None, None))
-            is_new = held is None or held() is not variable
-            if (are_new or not is_new) and self._has_changed(variable):
+            if (are_new or not self._is_new(variable)) and self._has_changed(variable):
                 is_queue = isinstance(variable, tf.queue.QueueBase)
                 (queues if is_queue else changed).append(variable)
         if new := self._not_logged("fit", changed):
@@ -243,13 +241,17 @@ class Unsaved:
         self._logged |= {(subject, id(variable)) for variable in new}
         return sorted({*map(_name, new)})
 
+    def _is_new(self, variable: Any) -> bool:
+        held, _ = self._before.get(id(variable), (None, None))
+        return held is None or held() is not variable
+
     def _has_changed(self, variable: Any) -> bool:
-        """Whether a variable is another than before the first step, or one that it has made."""
-        held, before = self._before.get(id(variable), (None, None))
+        """Whether a variable has other values than before the step, or has got its first ones."""
         after = _sample(variable)
-        if after is None or held is None or held() is not variable or before is None:
-            return after is not None
-        return not _are_same(before, after)
+        if after is None:
+            return False
+        before = None if self._is_new(variable) else self._before[id(variable)][1]
+        return before is None or not _are_same(before, after)
 
 
 def _others(saved: Iterable[Any] = ()) -> list[Any]:
@@ -296,7 +298,7 @@ def _wrapped(variable: Any) -> list[Any]:
 def _sample(variable: Any) -> np.ndarray | None:
     """Returns the first values of a variable; None if it has none yet, or is one of a graph.
 
-    Of a table they follow its size, and of a queue there is the size alone.
+    Of a table they follow its size, and of a queue or a large table there is the size alone.
     """
     with contextlib.suppress(Exception):  # not even a strange variable may fail a run
         if isinstance(variable, tf.queue.QueueBase):
