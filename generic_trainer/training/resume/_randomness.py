@@ -159,7 +159,7 @@ class Unsaved:
         self._logged: set[tuple[str, int]] = set()  # subjects and variables
         self._functions = set(internals.TF_EAGER_CONTEXT.get()().list_function_names())
         self._before = {
-            id(variable): (weakref.ref(variable), _sample(variable)) for variable in _others()
+            id(variable): (weakref.ref(variable), _sample(variable)) for variable in _alive()
         }
 
     def log(self, saved: Iterable[Any], of_data: Sequence[tf.Tensor]) -> None:
@@ -182,8 +182,9 @@ class Unsaved:
                 " before you make them; elsewhere, draw with a tf.random.Generator.",
                 ", ".join(places),
             )
-        self._log_data(of_data)
-        self._log_variables(saved, are_new=True)
+        alive = _alive()
+        self._log_data(alive, of_data)
+        self._log_variables(_others(alive, saved))
 
     def log_of_epoch(self, saved: Iterable[Any], of_data: Sequence[tf.Tensor]) -> None:
         """Logs after an epoch the variables that only its end changes, as callbacks do.
@@ -194,15 +195,16 @@ class Unsaved:
             saved: see `log`.
             of_data: likewise.
         """
-        self._log_data(of_data)
-        self._log_variables(saved, are_new=False)
+        alive = [variable for held, _ in self._before.values() if (variable := held()) is not None]
+        self._log_data(alive, of_data)
+        self._log_variables(_others(alive, saved))
 
-    def _log_data(self, handles: Sequence[tf.Tensor]) -> None:
+    def _log_data(self, alive: list[Any], handles: Sequence[tf.Tensor]) -> None:
         # Data are read ahead of the steps, and some of them once more by a resumed fit.
         ids = {*map(id, handles)}
         changed = [
             variable
-            for variable in (_others() if ids else ())
+            for variable in (alive if ids else ())
             if id(_handle(variable)) in ids and self._has_changed(variable)
         ]
         if new := self._not_logged("data", changed):
@@ -214,11 +216,11 @@ class Unsaved:
                 ", ".join(new),
             )
 
-    def _log_variables(self, saved: Iterable[Any], *, are_new: bool) -> None:
+    def _log_variables(self, unsaved: list[Any]) -> None:
         changed: list[Any] = []
         queues: list[Any] = []
-        for variable in _others(saved):
-            if (are_new or not self._is_new(variable)) and self._has_changed(variable):
+        for variable in unsaved:
+            if self._has_changed(variable):
                 is_queue = isinstance(variable, tf.queue.QueueBase)
                 (queues if is_queue else changed).append(variable)
         if new := self._not_logged("fit", changed):
@@ -254,10 +256,8 @@ class Unsaved:
         return before is None or not _are_same(before, after)
 
 
-def _others(saved: Iterable[Any] = ()) -> list[Any]:
-    # A variable of several replicas, or with another dtype, wraps further variables.
-    # By identity, as `==` of variables compares their values.
-    ids = {id(part) for variable in saved for part in (variable, *_wrapped(variable))}
+def _alive() -> list[Any]:
+    """Returns the variables, tables and queues of this process."""
     # A set of classes is the fastest question that can be asked of a million objects.
     kinds = set()
     waiting = [tf.Variable, *TABLES, tf.queue.QueueBase]
@@ -265,14 +265,19 @@ def _others(saved: Iterable[Any] = ()) -> list[Any]:
         kind = waiting.pop()
         kinds.add(kind)
         waiting += type.__subclasses__(kind)
-    alive = [variable for variable in gc.get_objects() if type(variable) in kinds]
     return [
         variable
-        for variable in alive
-        if id(variable) not in ids
-        and not _wrapped(variable)
+        for variable in [thing for thing in gc.get_objects() if type(thing) in kinds]
+        # A variable of several replicas, or with another dtype, wraps further variables.
+        if not _wrapped(variable)
         and type(variable).__name__ != "_UnreadVariable"  # returned by `assign` within functions
     ]
+
+
+def _others(alive: list[Any], saved: Iterable[Any]) -> list[Any]:
+    # By identity, as `==` of variables compares their values.
+    ids = {id(part) for variable in saved for part in (variable, *_wrapped(variable))}
+    return [variable for variable in alive if id(variable) not in ids]
 
 
 def _name(variable: Any) -> str:
@@ -308,8 +313,10 @@ def _sample(variable: Any) -> np.ndarray | None:
                 return np.asarray(size)
             parts = [tf.reshape(part, [-1])[:_MOST_COMPARED].numpy() for part in variable.export()]
             return np.concatenate([[size], *parts], dtype=object)
-        values: np.ndarray = tf.reshape(variable, [-1])[:_MOST_COMPARED].numpy()
-        return values
+        size = variable.shape.num_elements()
+        if size is None or size > _MOST_COMPARED:
+            variable = tf.reshape(variable, [-1])[:_MOST_COMPARED]
+        return np.ravel(variable.numpy())
     return None
 
 
