@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -193,8 +194,12 @@ def test_a_replay_whose_first_step_raises_leaves_keras_as_it_was(
     assert "evaluate" not in vars(model)
 
 
-def batch_recorders(keras: Any) -> dict[str, Any]:
-    """Returns name → function that makes a callback, and one that returns what it has recorded."""
+# Makes a callback, and a function that returns what it has recorded.
+Make = Callable[[], tuple[Any, Callable[[], Any]]]
+
+
+def batch_recorders(keras: Any) -> dict[str, Make]:
+    """Returns name → callback, which may record beside the others."""
 
     def of_class() -> Any:
         class Recorder(keras.callbacks.Callback):
@@ -271,7 +276,20 @@ def batch_recorders(keras: Any) -> dict[str, Any]:
         end = keras.callbacks.LambdaCallback(on_train_batch_end=on_end)
         return end, lambda: [each.tolist() for each in (*(best or ()), sums, kept["losses"])]
 
-    def evaluating(hook: str) -> Any:
+    return {
+        "of_class": of_class,
+        "called_as_ours": called_as_ours,
+        "around": around,
+        "under_two_names": under_two_names,
+        "apart_later": apart_later,
+        "arrays_around": arrays_around,
+    }
+
+
+def evaluators(keras: Any) -> dict[str, Make]:
+    """Returns hook → callback that evaluates the model there."""
+
+    def make(hook: str) -> Any:
         class Evaluating(keras.callbacks.Callback):
             def __init__(self) -> None:
                 super().__init__()
@@ -285,19 +303,10 @@ def batch_recorders(keras: Any) -> dict[str, Any]:
         callback = Evaluating()
         return callback, lambda: callback.losses
 
-    return {
-        "of_class": of_class,
-        "called_as_ours": called_as_ours,
-        "around": around,
-        "under_two_names": under_two_names,
-        "apart_later": apart_later,
-        "arrays_around": arrays_around,
-        "on_epoch_begin": functools.partial(evaluating, "on_epoch_begin"),
-        "on_train_begin": functools.partial(evaluating, "on_train_begin"),
-    }
+    return {hook: functools.partial(make, hook) for hook in ("on_epoch_begin", "on_train_begin")}
 
 
-def fit_with(keras: Any, directory: Path, callback: Any, *, end: int = 0, run_dir: str = "") -> Any:
+def fit_with(keras: Any, directory: Path, *callbacks: Any, end: int = 0, run_dir: str = "") -> Any:
     """Trains for 3 epochs of 4 steps, at the end of one of which the fit may be killed."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.layers.Dense(1)])
@@ -305,22 +314,26 @@ def fit_with(keras: Any, directory: Path, callback: Any, *, end: int = 0, run_di
     args = fn_args(directory)
     args.model_run_dir = run_dir
     resume = training.resume_callbacks(args, every_steps=1)
-    callbacks = [callback, *resume, ending(keras, end)]
+    how = {"callbacks": [*callbacks, *resume, ending(keras, end)], "validation_data": ones()}
     with contextlib.suppress(Ended):
-        model.fit(ones(4), epochs=3, verbose=0, validation_data=ones(), callbacks=callbacks)
+        model.fit(ones(4), epochs=3, verbose=0, **how)
     return model
 
 
-@pytest.mark.parametrize("name", [*batch_recorders(tf.keras)])
-def test_what_a_callback_records_is_that_of_an_unbroken_fit(
-    tmp_path: Path, keras: Any, name: str
+@pytest.mark.parametrize("kind", [batch_recorders, evaluators])
+def test_what_callbacks_record_is_that_of_an_unbroken_fit(
+    tmp_path: Path, keras: Any, kind: Callable[[Any], dict[str, Make]]
 ) -> None:
-    make = batch_recorders(keras)[name]
-    callback, recorded = make()
-    expected = values(fit_with(keras, tmp_path / "unbroken", callback)), recorded()
-    fit_with(keras, tmp_path / "killed", make()[0], end=7)
-    callback, recorded = make()
-    assert (values(fit_with(keras, tmp_path / "killed", callback)), recorded()) == expected
+    def fit(directory: str, end: int = 0) -> dict[str, Any]:
+        made = {name: make() for name, make in kind(keras).items()}
+        callbacks = [callback for callback, _ in made.values()]
+        model = fit_with(keras, tmp_path / directory, *callbacks, end=end)
+        recorded = {name: recorded() for name, (_, recorded) in made.items()}
+        return {**recorded, "weights": values(model)}
+
+    expected = fit("unbroken")
+    fit("killed", end=7)
+    assert fit("killed") == expected
 
 
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])
