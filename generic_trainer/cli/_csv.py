@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _FILE_BYTES = 2 << 20
+_MOST_FLOAT = 3.4028235e38  # of float32, in which tf.Examples have numbers
 _LISTS = {int: "int64_list", float: "float_list", str: "bytes_list"}
 _MANY_CELLS = 5_000_000  # which take some 20 seconds
 _MANY_MISSING = 20  # columns
@@ -94,7 +95,7 @@ class Table:
         return [row[index] for rows in self.rows.values() for row in rows]
 
     def require_label(self, name: str) -> None:
-        """Checks that a column exists and has a value in each row.
+        """Checks that a column exists and has a value in each row, and no infinite one.
 
         Raises:
             DataError: it does not.
@@ -107,6 +108,14 @@ class Table:
             )
         if name in self.empty:
             raise empty_label(name, str(self.empty[name]))
+        numbers = self.column(name) if self.columns[name] is float else ()
+        if infinite := next((cell for cell in numbers if abs(float(cell)) > _MOST_FLOAT), None):
+            raise DataError(
+                f"column {name!r} is the label, but has {infinite!r} in a cell, which is infinite "
+                "as float32: no model learns from it. Correct or remove such rows.",
+                path=self.path,
+                feature=name,
+            )
 
 
 def empty_label(name: str, cells: str) -> DataError:

@@ -95,7 +95,7 @@ def _init(options: argparse.Namespace) -> int:
         print(remark)
     has_tfx = importlib.util.find_spec("tfx") is not None
     command = "python pipeline.py" if has_tfx else values["command"]
-    print(f"\nNow: cd {root} && {command}")
+    print(f"\nNow: cd {shlex.quote(str(root))} && {command}")
     return 0
 
 

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+
 from generic_trainer._core.texts import listed, shown
 from generic_trainer.cli._csv import Table
 from generic_trainer.errors import DataError
@@ -121,6 +123,22 @@ def profile_of(table: Table, label: str) -> Profile:
             "are amounts, correct them to predict a number."
         )
     remarks += _remarks_about_classes(label, classes)
+    rounded = [*columns.get("numbers", []), *([label] if task == "regression" else [])]
+    remarks += [
+        f"{name!r} has {values} different values, of which float32 tells only {kept} apart: "
+        "subtract a constant from all of them, or take another unit."
+        for name in rounded
+        # The project reads features that are integers as float64.
+        if name == label or table.columns[name] is float
+        for values, kept in [_values_of_float32(cells[name])]
+        if kept < values / 2
+    ]
+    remarks += [
+        f"{name!r}: TFX's CsvExampleGen, in pipeline.py, cuts names at commas: rename the column "
+        "to use it."
+        for name in table.columns
+        if "," in name
+    ]
     rows = len(cells[label])
     batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
     return Profile(label, task, classes, columns, remarks, batch_size, rows)
@@ -173,6 +191,13 @@ def _remarks_about_classes(label: str, classes: Sequence[str | int]) -> list[str
 
 def _is_whole(cell: str) -> bool:
     return float(cell).is_integer() and abs(float(cell)) < 2**31
+
+
+def _values_of_float32(cells: Sequence[str]) -> tuple[int, int]:
+    """Returns how many different numbers there are, and how many in float32."""
+    numbers = np.unique([float(cell) for cell in cells if cell])
+    with np.errstate(over="ignore"):
+        return len(numbers), len(np.unique(numbers.astype(np.float32)))
 
 
 def _odd_number(filled: Sequence[str]) -> str | None:

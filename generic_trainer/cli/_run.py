@@ -106,7 +106,10 @@ def add_to(commands: Any) -> None:
         "--transform-graph", metavar="DIR", help="output of Transform: transform_fn/"
     )
     parser.add_argument(
-        "--base-model", metavar="DIR", help="SavedModel to start from, and to compare with"
+        "--base-model",
+        metavar="DIR",
+        help="fn_args.base_model, a SavedModel for the module file to start from; a check compares "
+        "the new model with it",
     )
     parser.add_argument(
         "--hyperparameters", metavar="FILE", help="best_hyperparameters.txt of a Tuner"
@@ -260,7 +263,8 @@ def run(
             compares predictions with it.
         schema: schema.pbtxt of the examples; that of a .csv file is inferred.
         transform_graph: output of Transform, a directory with `transform_fn/`.
-        base_model: directory of the SavedModel to start from, and to compare with.
+        base_model: `fn_args.base_model`, directory of a SavedModel for the module file to start
+            from; a check compares the new model with it.
         hyperparameters: name → value, the config of a `keras_tuner.HyperParameters`, or its file.
         custom_config: `fn_args.custom_config`, or a YAML file of it: for trials, the experiment
             configuration.

@@ -49,6 +49,9 @@ CASES = {
         lambda x: x[:, None] - 100, int, "warn", ERROR, 100.0, 75.0,
     ),
     "the mean itself": (lambda x: 0 * x + 149.5, float, "pass", ERROR, 75.0, 75.0),
+    "worse than the median alone, as many labels are 0": (
+        lambda x: 0 * x + 100, lambda row: 300.0 * (row < 100), "pass", ERROR, 400 / 3, 100.0,
+    ),
     "probabilities": (
         lambda x: tf.where(x < 100, 0.9, 0.2), lambda row: int(row < 90), "pass", ACCURACY,
         290 / 300, 0.7,
@@ -100,6 +103,14 @@ def test_worse_than_a_constant_is_a_warning(case: str, check: Check) -> None:
     is_one_class = case.startswith("always the frequent")
     assert ("; every answer is 0" in report.summary()) == is_one_class
     assert report.passed and f"on {150 if 'without' in case else 300} eval" in report.summary()
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_labels_that_are_not_finite_are_named(value: float, check: Check) -> None:
+    labels = contract(lambda row: value if row == 7 else float(row))
+    found = check(make(lambda x: x)(), labels)["beats_constant"]
+    assert found.status == "warn"
+    assert f"the label is {value} in 1 of 300 eval examples" in found.message
 
 
 SKIPPED = {

@@ -30,10 +30,12 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
     """Predictions for the eval examples are better than one constant answer to all of them.
 
     A model that has learned nothing loads, serves, and passes every other check. The first 1,000
-    examples with a label are scored. Numbers are compared with their mean, by the mean absolute
-    error; classes with the most frequent one, by the accuracy; one class for all examples is no
-    better if ten of them have another. The prediction is the output with the name of the label, or
-    the only output. This check warns at most.
+    examples with a label are scored. Numbers are compared with their median, by the mean absolute
+    error, and with their mean, by the mean squared error: a model that is worse by both gets a
+    warning. Classes are compared with the most frequent one, by the accuracy; one class for all
+    examples is no better if ten of them have another. The prediction is the output with the name
+    of the label, or the only output. Labels that are infinite or NaN get a warning. This check
+    warns at most.
 
     Example: a regression of prices whose training ended before it reached their scale.
     """
@@ -53,6 +55,14 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
         count = len(output)
         values = [_values(row, label)[0] for row in rows[:count]]
         labels = np.array(values, dtype=object if isinstance(values[0], bytes) else None)
+        if labels.dtype.kind == "f" and len(broken := labels[~np.isfinite(labels)]):
+            yield warn(
+                f"the label is {broken[0]} in {len(broken)} of {count} eval examples, so that no "
+                "error can be computed",
+                "correct or leave out such examples: a loss that is not finite tells no epoch from "
+                "another, and training may have kept the weights of a bad one",
+            )
+            return
         if measured := _measured(output, labels):
             metric, value, constant, answer, answers = measured
             model.facts.update(predictions_fact(label, labels, answers))
@@ -63,6 +73,8 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
                 f"{constant:.4g} if each answer is {answer}"
             )
             is_wrong, remedy = value > constant, _REMEDY
+            if metric == "mean_absolute_error":  # models of the mean are no worse than one
+                is_wrong &= float(np.square(answers - labels).mean()) > float(labels.var())
             if metric == "accuracy":
                 are_alike = len(set(answers.tolist())) == 1 and constant < 1
                 text += f"; every answer is {_shown(answers[0])}" if are_alike else ""
@@ -143,8 +155,8 @@ def _measured(
         numbers = labels.astype(np.float64)
         answers = answers.astype(np.float64)
         error = float(np.abs(answers - numbers).mean())
-        of_mean = float(np.abs(numbers - numbers.mean()).mean())
-        return "mean_absolute_error", error, of_mean, "the mean of the labels", answers
+        of_median = float(np.abs(numbers - np.median(numbers)).mean())
+        return "mean_absolute_error", error, of_median, "the median of the labels", answers
     _, counts = np.unique(labels, return_counts=True)
     share = float((answers == labels).mean())
     constant = float(counts.max() / len(labels))
