@@ -37,6 +37,7 @@ _MARKERS = (
     "#N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan null"
 )
 EMPTY_MARKERS = frozenset({"", "#N/A N/A", *_MARKERS.split()})
+_SEPARATOR_LINE = re.compile(r"\Asep=.\r?\n")  # tells Excel the separator
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+(,\d*)?|,\d+)([eE][+-]?\d+)?")
 
 _logger = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ def read_sheet(path: str) -> Sheet:
 
 def sheet_of_text(path: str, text: str) -> Sheet:
     """Returns the sheet of the text of a file; see `read_sheet`."""
+    text = _SEPARATOR_LINE.sub("", text)
     try:
         separator = _separator(text)
         lines = list(_lines(text, separator))
@@ -135,7 +137,10 @@ def decoded(path: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        text = content.decode("cp1252")
+        try:
+            text = content.decode("cp1252")
+        except UnicodeDecodeError:
+            raise ValueError("it has another encoding: convert it to UTF-8") from error
         row = content.count(b"\n", 0, error.start) + 1
         # A warning, which every command shows: other encodings of one byte decode as well.
         _logger.warning(
