@@ -206,7 +206,8 @@ class RunResult:
             dry run.
         report: the results of the checks; None in a worker of a cluster other than the chief.
         metrics: name → last value of each loss, metric and scalar of TensorBoard, such as `loss`
-            and `val_loss`.
+            and `val_loss`. A callback may have restored the weights of an earlier epoch since: how
+            good the published model is stands in `report.facts`, such as `eval_accuracy`.
     """
 
     model: str | None
