@@ -1,6 +1,8 @@
 """Keras 2 or Keras 3: of `tf.keras`, and of a single object."""
 
+import os
 import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +35,25 @@ def same_keras() -> dict[str, str]:
         return {LEGACY_VARIABLE: str(int(keras_module().__name__ == "tf_keras"))}
     except ImportError:
         return {}
+
+
+def legacy_setting(env: Mapping[str, str]) -> str:
+    """Returns "1" if `tf.keras` is or will be Keras 2, else "0", and does not decide it.
+
+    Unlike `same_keras`, it leaves the user's module free to set the variable: that is code.
+
+    Args:
+        env: variables that the process that trains has besides those of this one.
+    """
+    value = env.get(LEGACY_VARIABLE)
+    if value is None and "tensorflow" in sys.modules:
+        keras = vars(sys.modules["tensorflow"]).get("keras")
+        # Its first use replaces the lazy module, of which even the name would be a use.
+        if keras is not None and not type(keras).__name__.endswith("LazyLoader"):
+            value = str(int(keras.__name__.startswith("tf_keras")))
+    if value is None:
+        value = os.environ.get(LEGACY_VARIABLE)
+    return str(int(value in ("1", "true", "True")))
 
 
 def keras_3_package() -> ModuleType | None:

@@ -13,6 +13,7 @@ import shutil
 from typing import Any
 
 from generic_trainer._core import files
+from generic_trainer._core.keras import LEGACY_VARIABLE
 from generic_trainer._core.progress import ProgressReader, note
 from generic_trainer._core.scratch import claimed
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
@@ -328,7 +329,12 @@ def check_again(
     write_report(report, request)
     if report.passed and repaired is not None:
         _replace(kept, exported)
-        key = digest(parts_of_run_key(request, job.distribution.env))
+        parts = parts_of_run_key(request, job.distribution.env)
+        # The next run of the pipeline has the Keras that trained; this process may have another.
+        with store.only_logged("Which Keras the run had is unknown"):
+            trained = store.read_facts(request.checkpoint_dir)["key"]
+            parts[LEGACY_VARIABLE] = trained[LEGACY_VARIABLE]
+        key = digest(parts)
         kept = dataclasses.replace(
             kept,
             run_keys=tuple(dict.fromkeys([*kept.run_keys, key])),

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from generic_trainer._core.files import files_below, fingerprint_of_file, gfile
+from generic_trainer._core.keras import LEGACY_VARIABLE, legacy_setting
 from generic_trainer._core.values import digest
 from generic_trainer.errors import DataError, ModuleFileError
 from generic_trainer.launchers import TrainingRequest
-from generic_trainer.user_code import imported_packages
+from generic_trainer.user_code import digest_of_imports, imported_packages
 
 # Packages that decide a result although a module may not import them by name.
 _ALWAYS = {"keras", "numpy", "tensorflow", "tf_keras"}
@@ -47,6 +48,7 @@ def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[s
     }
     return {
         "code": code.digest or "not bundled",
+        "imported_code": _imported_code(request),
         "run_fn": f"{code.module}.{code.function}",
         "examples_format": str(data.payload_format),
         "hyperparameters": digest(request.hyperparameters),
@@ -55,9 +57,21 @@ def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[s
         "eval_steps": str(request.eval_steps),
         "num_examples": digest(request.num_examples),  # many modules make steps of them
         "env": digest(dict(env)),
+        LEGACY_VARIABLE: legacy_setting(env),  # which of the packages tf.keras is
         "packages": ", ".join(sorted(_versions(request))),
         **{name: _files_digest([*filter(None, paths)]) for name, paths in inputs.items()},
     }
+
+
+def _imported_code(request: TrainingRequest) -> str:
+    """Returns a digest of the Python files that the user's code imports and that have no version.
+
+    They lie in a folder of `PYTHONPATH`, the working directory or an editable install.
+    """
+    try:
+        return digest_of_imports(request.user_code)
+    except ModuleFileError:  # as for `_versions`
+        return "unknown"
 
 
 def _versions(request: TrainingRequest) -> Iterator[str]:

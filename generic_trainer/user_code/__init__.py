@@ -43,6 +43,7 @@ from generic_trainer.user_code._archive import UserCode
 from generic_trainer.user_code._archive import read_bundle as read_bundle
 from generic_trainer.user_code._bundle import bundle_function, bundle_module_file
 from generic_trainer.user_code._collect import defines_function, imported_packages
+from generic_trainer.user_code._elsewhere import digest_of_imports
 from generic_trainer.user_code._errors import explain_missing
 from generic_trainer.user_code._load import (
     call_user_function,
@@ -61,6 +62,7 @@ __all__ = [
     "call_user_function",
     "checked_function",
     "defines_function",
+    "digest_of_imports",
     "explain_missing",
     "imported_packages",
     "is_importing",

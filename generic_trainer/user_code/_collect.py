@@ -144,7 +144,7 @@ class _Collector:
 
     def _walk(self, path: str, folder: _archive.Node) -> dict[str, _archive.Node]:
         try:
-            return dict(_walk(path, folder, ()))
+            return dict(walk(path, folder, ()))
         except OSError as error:
             self._note(f"{os.path.join(self._folder, path)} cannot be listed: {error}")
             return {}
@@ -180,9 +180,10 @@ class _Collector:
         return imported_names(tree)
 
 
-def _walk(
+def walk(
     path: str, folder: _archive.Node, above: tuple[str, ...]
 ) -> Iterator[tuple[str, _archive.Node]]:
+    """Yields path and node of each file below a folder, but bytecode and hidden ones."""
     # Only a local folder can hold a link to a folder above it.
     here = str(folder.resolve()) if isinstance(folder, Path) else path
     if here in above:
@@ -191,7 +192,7 @@ def _walk(
         if entry.name.startswith(".") or entry.name == "__pycache__":
             continue
         if entry.is_dir():
-            yield from _walk(f"{path}/{entry.name}", entry, (*above, here))
+            yield from walk(f"{path}/{entry.name}", entry, (*above, here))
         elif entry.is_file() and not entry.name.endswith((".pyc", ".pyo")):
             yield f"{path}/{entry.name}", entry
 
@@ -204,7 +205,7 @@ def imported_names(tree: ast.AST) -> set[str]:
        at run time, if the part before its first dot is constant: `import_module(f"a.{kind}")`.
     """
     return {
-        name.partition(".")[0] for node in ast.walk(tree) for name in _names(node) if name.strip()
+        name.partition(".")[0] for node in ast.walk(tree) for name in names_of(node) if name.strip()
     }
 
 
@@ -212,7 +213,7 @@ def imported_members(tree: ast.AST, folder: list[str], is_member: bool) -> set[t
     """Returns what a file may import from its package: ("a", "c") of `import a.b.c` in `…/a/b`."""
     found = set()
     for node in ast.walk(tree):
-        names = list(_names(node))
+        names = list(names_of(node))
         if isinstance(node, ast.ImportFrom) and node.level <= is_member:
             module = ".".join(filter(None, (folder[-1] if node.level else "", node.module)))
             names = [f"{module}.{alias.name}" for alias in node.names]
@@ -222,7 +223,8 @@ def imported_members(tree: ast.AST, folder: list[str], is_member: bool) -> set[t
     return found
 
 
-def _names(node: ast.AST) -> Iterator[str]:
+def names_of(node: ast.AST) -> Iterator[str]:
+    """Yields the dotted names of modules that a node imports; not those of relative imports."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.level == 0:

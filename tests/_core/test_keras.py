@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer._core.keras import is_keras_3, same_keras
+from tests.house import run_python
 
 
 @pytest.mark.parametrize(("package", "is_3"), [("keras", True), ("tf_keras", False)])
@@ -33,3 +34,23 @@ def test_other_processes_are_told_what_tf_keras_is_and_not_what_the_environment_
     assert same_keras() == {"TF_USE_LEGACY_KERAS": "1"}
     monkeypatch.delitem(sys.modules, "tensorflow")
     assert same_keras() == {}
+
+
+ASK_EACH_TIME = """
+import os
+from generic_trainer._core.keras import legacy_setting
+answers = [legacy_setting({})]
+import tensorflow as tf
+for value in ("0", "1", "0"):  # a module that is imported now may still set it
+    os.environ["TF_USE_LEGACY_KERAS"] = value
+    answers += [legacy_setting({}), legacy_setting({"TF_USE_LEGACY_KERAS": "true"})]
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+tf.keras.layers
+os.environ["TF_USE_LEGACY_KERAS"] = "0"
+print(*answers, legacy_setting({}))
+"""
+
+
+def test_the_setting_of_keras_is_told_without_deciding_it() -> None:
+    told = run_python("-c", ASK_EACH_TIME, TF_USE_LEGACY_KERAS="1").stdout.split()
+    assert told == ["1", "0", "1", "1", "1", "0", "1", "1"]

@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
+import importlib
 import importlib.metadata
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from generic_trainer._core.values import digest
 from generic_trainer._run.run_key import parts_of_run_key
@@ -114,6 +116,16 @@ def test_versions_of_imported_packages_are_part_of_the_key(
     assert parts(request)["packages"] != packages
     installed_code = request_in(tmp_path, user_code=UserCode("yaml.trainer"))
     assert "PyYAML" in parts(installed_code)["packages"]
+
+
+def test_which_keras_tf_keras_is_is_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = []
+    for package in ("keras", "tf_keras"):
+        monkeypatch.setattr(tf, "keras", importlib.import_module(package))
+        keys.append(parts(request_in(tmp_path)))
+    assert {name for name in keys[0] if keys[0][name] != keys[1][name]} == {"TF_USE_LEGACY_KERAS"}
 
 
 def test_files_and_directories_count_with_all_their_content(tmp_path: Path) -> None:
