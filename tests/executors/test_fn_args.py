@@ -136,7 +136,8 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
 
 
 def test_inputs_of_one_channel_are_passed_once(node: Node, tmp_path: Path) -> None:
-    same = {"raw_examples": "examples", "extra_input_rows": "examples", "extra_input_none": "schema"}
+    same = {"raw_examples": "examples", "extra_input_rows": "examples"}
+    same["extra_input_none"] = "schema"
     properties = helpers.exec_properties(run_fn="a.run_fn", same_inputs=json.dumps(same))
     inputs = {"examples": [node.examples]}
     request = request_from_artifacts(inputs, node.outputs, properties, scratch_dir=str(tmp_path))
