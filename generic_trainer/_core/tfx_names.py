@@ -34,6 +34,8 @@ EVAL_CONFIG = "eval_config"
 DISTRIBUTION = "distribution"
 TRACKING = "tracking"
 SIGN_WITH = "sign_with"
+# JSON: input of a channel that is passed once, under another name → that name.
+SAME_INPUTS = "same_inputs"
 
 # Directories of a Model artifact (`tfx.utils.path_constants`).
 SERVING_MODEL_DIR = "Format-Serving"

@@ -50,6 +50,7 @@ class GenericTrainerSpec(ComponentSpec):
         keys.DISTRIBUTION: ExecutionParameter(type=str, optional=True),
         keys.TRACKING: ExecutionParameter(type=str, optional=True),
         keys.SIGN_WITH: ExecutionParameter(type=str, optional=True),
+        keys.SAME_INPUTS: ExecutionParameter(type=str, optional=True),
     }
     INPUTS: ClassVar[Mapping[str, ChannelParameter]] = {
         keys.EXAMPLES: ChannelParameter(type=artifacts.Examples),

@@ -8,13 +8,13 @@ earlier steps are known as soon as the steps are connected: `raw_examples`.
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base.executor_spec import ExecutorSpec
 from tfx.types import standard_artifacts
-from tfx.types.channel import OutputChannel
+from tfx.types.channel import OutputChannel, UnionChannel
 
 from generic_trainer._core import tfx_names as keys
 from generic_trainer._entry_points import may_define
@@ -28,18 +28,34 @@ _BYTES_PER_GB = 10**9
 _logger = logging.getLogger(__name__)
 
 
-def raw_examples(transform_graph: types.BaseChannel | None) -> types.BaseChannel | None:
+def raw_examples(
+    transform_graph: types.BaseChannel | None, others: Iterable[types.BaseChannel | None] = ()
+) -> types.BaseChannel | None:
     """Returns the channel of the examples that a transform graph was made from; None if unknown.
 
     The Evaluator and servers send such raw examples, and a trainer behind Transform would not get
-    any. They are unknown for a channel from outside a nested pipeline, or of a resolver.
+    any. They are unknown for a channel from outside a nested pipeline, or of a resolver. Those in
+    a union that is one of the `others` cannot be an input of their own: see `same_inputs`.
     """
     if transform_graph is None or type(transform_graph) is not OutputChannel:
         return None
     inputs = getattr(transform_graph.producer_component, "inputs", {})
     examples: Any = inputs.get(keys.EXAMPLES)
     is_known = type(examples) is OutputChannel and examples.type is standard_artifacts.Examples
-    return examples if is_known else None
+    united = [part for c in others if isinstance(c, UnionChannel) for part in c.channels]
+    return examples if is_known and examples not in united else None
+
+
+def same_inputs(inputs: Mapping[str, types.BaseChannel | None]) -> dict[str, str]:
+    """Returns each input whose channel an earlier one has, with the name of that one.
+
+    InteractiveContext registers the artifacts of each input with ML Metadata, which accepts an
+    artifact once per execution: an input of the same channel is left out of the specification, and
+    the executor adds it again.
+    """
+    names: dict[int, str] = {}
+    first = {name: names.setdefault(id(c), name) for name, c in inputs.items() if c is not None}
+    return {name: earlier for name, earlier in first.items() if earlier != name}
 
 
 def bundle_user_code(

@@ -1,5 +1,6 @@
 """The pipeline component, with the arguments of TFX's own Trainer."""
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from generic_trainer.components._compile import (
     bundle_user_code,
     is_of_tfx,
     raw_examples,
+    same_inputs,
     step_resources,
     with_encode_hook,
 )
@@ -136,14 +138,23 @@ class GenericTrainer(BaseComponent):
         self._distribution = distribution
         self._offers_resources = False
         extra_inputs = extra_inputs or {}
+        inputs = {
+            keys.EXAMPLES: examples if examples is not None else transformed_examples,
+            keys.TRANSFORM_GRAPH: transform_graph,
+            keys.SCHEMA: schema,
+            keys.BASE_MODEL: base_model,
+            keys.HYPERPARAMETERS: hyperparameters,
+            keys.STATISTICS: statistics,
+            **{keys.EXTRA_INPUT_PREFIX + name: channel for name, channel in extra_inputs.items()},
+        }
+        inputs[keys.RAW_EXAMPLES] = raw_examples(transform_graph, inputs.values())
+        same = same_inputs(inputs)
+        if not _reads_bundles(custom_executor_spec or self.EXECUTOR_SPEC):
+            # Another executor would miss the user's own inputs.
+            same = {name: given for name, given in same.items() if name == keys.RAW_EXAMPLES}
         spec = spec_with_extra_inputs(extra_inputs)(
-            examples=examples if examples is not None else transformed_examples,
-            transform_graph=transform_graph,
-            schema=schema,
-            base_model=base_model,
-            hyperparameters=hyperparameters,
-            statistics=statistics,
-            raw_examples=raw_examples(transform_graph),
+            **{name: None if name in same else channel for name, channel in inputs.items()},
+            same_inputs=json.dumps(same, sort_keys=True) if same else None,
             train_args=train_args or trainer_pb2.TrainArgs(),
             eval_args=eval_args or trainer_pb2.EvalArgs(),
             module_file=module_file,
@@ -159,11 +170,10 @@ class GenericTrainer(BaseComponent):
             model=types.Channel(type=standard_artifacts.Model),
             model_run=types.Channel(type=standard_artifacts.ModelRun),
             infra_blessing=types.Channel(type=standard_artifacts.InfraBlessing),
-            **{keys.EXTRA_INPUT_PREFIX + name: channel for name, channel in extra_inputs.items()},
         )
         super().__init__(spec=spec, custom_executor_spec=custom_executor_spec)
         register_views()
-        if self._reads_bundles():
+        if _reads_bundles(self.executor_spec):
             self.executor_spec = with_encode_hook(self.executor_spec, self._withdraw_resources)
         else:
             from tfx.components.util import udf_utils
@@ -187,7 +197,7 @@ class GenericTrainer(BaseComponent):
         # TFX calls this whenever a pipeline is compiled and before each run in a notebook: the
         # only moments when the pipeline root is known and the user's files are available.
         super()._resolve_pip_dependencies(pipeline_root)
-        if self._reads_bundles():
+        if _reads_bundles(self.executor_spec):
             code = bundle_user_code(self._module_file, self._run_fn, pipeline_root)
             self.spec.exec_properties.update(code)
             self._offers_resources = True
@@ -195,13 +205,14 @@ class GenericTrainer(BaseComponent):
     def _withdraw_resources(self) -> None:
         self._offers_resources = False
 
-    def _reads_bundles(self) -> bool:
-        executor_class = getattr(self.executor_spec, "executor_class", None)
-        return executor_class is not None and issubclass(executor_class, GenericTrainerExecutor)
-
 
 # The type of its executions in the metadata store, which must not name a private module.
 GenericTrainer.__module__ = "generic_trainer.components"
+
+
+def _reads_bundles(spec: ExecutorSpec) -> bool:
+    executor_class = getattr(spec, "executor_class", None)
+    return executor_class is not None and issubclass(executor_class, GenericTrainerExecutor)
 
 
 def _warn_of_deprecated(arguments: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Conversion of TFX's artifacts and execution properties into a `TrainingRequest`."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -53,6 +54,7 @@ def request_from_artifacts(
         DataError: an input artifact is missing, empty or unreadable.
         ModuleFileError: a module file that was not bundled at compile time cannot be bundled now.
     """
+    input_dict = _all_inputs(input_dict, exec_properties)
     train_args = _proto(exec_properties, keys.TRAIN_ARGS, trainer_pb2.TrainArgs())
     eval_args = _proto(exec_properties, keys.EVAL_ARGS, trainer_pb2.EvalArgs())
     examples = input_dict.get(keys.EXAMPLES) or []
@@ -127,6 +129,12 @@ def _user_code(exec_properties: Mapping[str, Any], scratch_dir: str) -> UserCode
         "The execution properties name no user code: one of module_file, module_path and run_fn "
         f"must be set, but the properties set are {sorted(exec_properties)}."
     )
+
+
+def _all_inputs(input_dict: _Artifacts, exec_properties: Mapping[str, Any]) -> _Artifacts:
+    """Returns the inputs with those that the component has left out, as another has the channel."""
+    same = json.loads(exec_properties.get(keys.SAME_INPUTS) or "{}")
+    return {**input_dict, **{name: input_dict.get(given, ()) for name, given in same.items()}}
 
 
 def _proto(exec_properties: Mapping[str, Any], name: str, proto: Any) -> Any:

@@ -21,6 +21,7 @@ from generic_trainer.validation._graph import (
 )
 
 Shape = list[int | None] | None
+_PARSES = re.compile(r"Parse\w*Example\w*|DecodeProto\w*|(Eager)?PyFunc\w*")
 _VARIABLE = re.compile(r"VarHandleOp|Variable(V2)?")
 _READS = re.compile(r"ReadVariableOp|ResourceGather(Nd)?")
 _ASSIGNS = re.compile(r"Assign(Add|Sub)?(Variable(Op)?)?$|(Resource)?(Sparse)?(Scatter|Apply)[A-Z]")
@@ -130,6 +131,11 @@ class Signature:
     def ops(self) -> set[str]:
         """The ops of its nodes."""
         return {node.op for node in self.nodes.values()}
+
+    @property
+    def parses(self) -> bool:
+        """Whether it parses protos, such as serialized examples; if not, it takes raw text."""
+        return any(map(_PARSES.fullmatch, self.ops))
 
     @property
     def assigns(self) -> bool:

@@ -13,6 +13,7 @@ from tfx.components import CsvExampleGen, Trainer, Transform
 from tfx.components.schema_gen.import_schema_gen.component import ImportSchemaGen
 from tfx.components.trainer.executor import GenericExecutor
 from tfx.dsl.compiler.compiler import Compiler
+from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.dsl.components.base.executor_spec import ExecutorClassSpec
 from tfx.dsl.components.common.resolver import Resolver
 from tfx.dsl.input_resolution.strategies.latest_artifact_strategy import LatestArtifactStrategy
@@ -108,21 +109,69 @@ def test_transformed_examples_still_work(make: Make, caplog: pytest.LogCaptureFi
 
 
 def test_raw_examples_are_found_behind_the_transform_graph(make: Make, tmp_path: Path) -> None:
-    example_gen = CsvExampleGen(input_base=str(tmp_path))
-    schema = ImportSchemaGen(schema_file=str(tmp_path / "schema.pbtxt"))
-    transform = Transform(
-        examples=example_gen.outputs["examples"],
-        schema=schema.outputs["schema"],
-        preprocessing_fn="module.preprocessing_fn",
-    )
+    raw, transformed = _transform(tmp_path)
     trainer = make(
-        examples=transform.outputs["transformed_examples"],
-        transform_graph=transform.outputs["transform_graph"],
+        examples=transformed["transformed_examples"], transform_graph=transformed["transform_graph"]
     )
-    assert trainer.inputs["raw_examples"] is example_gen.outputs["examples"]
+    assert trainer.inputs["raw_examples"] is raw
+    transform = transformed["transform_graph"].producer_component
+    example_gen, schema = (
+        transform.inputs[name].producer_component for name in ("examples", "schema")
+    )
     node = compiled([example_gen, schema, transform, trainer], tmp_path / "root")
     (source,) = node.inputs.inputs["raw_examples"].channels
     assert source.producer_node_query.id == example_gen.id
+
+
+def _transform(tmp_path: Path) -> tuple[Any, dict[str, Any]]:
+    """Returns raw examples, and the outputs of the Transform that read them."""
+    raw = CsvExampleGen(input_base=str(tmp_path)).outputs["examples"]
+    schema = ImportSchemaGen(schema_file=str(tmp_path / "schema.pbtxt")).outputs["schema"]
+    transform = Transform(examples=raw, schema=schema, preprocessing_fn="module.preprocessing_fn")
+    return raw, dict(transform.outputs)
+
+
+def test_an_artifact_is_an_input_once(make: Make, tmp_path: Path) -> None:
+    raw, transformed = _transform(tmp_path)
+    graph = transformed["transform_graph"]
+    schema = channel_of(standard_artifacts.Schema)
+    base = channel_of(standard_artifacts.Model)
+    other = channel_of(standard_artifacts.Examples)
+    both = channel.union([raw, other])
+    of_others = {"schema": schema, "base_model": base}
+    for examples, extra_inputs, same in (
+        (raw, {}, {"raw_examples": "examples"}),
+        (raw, {"a": raw}, {"extra_input_a": "examples", "raw_examples": "examples"}),
+        (other, {"a": raw}, {"raw_examples": "extra_input_a"}),
+        (other, {"a": other, "g": graph}, {"extra_input_a": "examples",
+                                           "extra_input_g": "transform_graph"}),
+        (other, {"s": schema, "b": base}, {"extra_input_s": "schema",
+                                           "extra_input_b": "base_model"}),
+        (both, {}, {}),
+        (other, {"a": both}, {}),
+    ):  # fmt: skip
+        trainer = make(
+            examples=examples, transform_graph=graph, extra_inputs=extra_inputs, **of_others
+        )
+        inputs = list(trainer.inputs.values())
+        assert len({id(given) for given in inputs}) == len(inputs)
+        united = examples is both or both in extra_inputs.values()
+        assert (raw in inputs) != united
+        assert json.loads(trainer.exec_properties["same_inputs"] or "{}") == same
+
+
+def test_an_executor_of_the_user_gets_each_input(make: Make, tmp_path: Path) -> None:
+    raw, transformed = _transform(tmp_path)
+    trainer = make(
+        examples=raw,
+        transform_graph=transformed["transform_graph"],
+        extra_inputs={"raw": raw},
+        custom_executor_spec=ExecutorClassSpec(BaseExecutor),
+    )
+    assert [name for name, given in trainer.inputs.items() if given is raw] == [
+        "examples",
+        "extra_input_raw",
+    ]
 
 
 @pytest.mark.parametrize("from_resolver", [False, True])

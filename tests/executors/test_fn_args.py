@@ -135,6 +135,16 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
     assert fn_args.custom_config == {"epochs": [3]}
 
 
+def test_inputs_of_one_channel_are_passed_once(node: Node, tmp_path: Path) -> None:
+    same = {"raw_examples": "examples", "extra_input_rows": "examples"}
+    same["extra_input_none"] = "schema"
+    properties = helpers.exec_properties(run_fn="a.run_fn", same_inputs=json.dumps(same))
+    inputs = {"examples": [node.examples]}
+    request = request_from_artifacts(inputs, node.outputs, properties, scratch_dir=str(tmp_path))
+    assert request.raw_examples == (node.examples.uri,)
+    assert request.extra_inputs == {"rows": (node.examples.uri,), "none": ()}
+
+
 def test_data_accessor_reads_the_examples(fn_args_for: Any) -> None:
     fn_args = fn_args_for()
     options = tfxio.TensorFlowDatasetOptions(batch_size=8, num_epochs=1, label_key="y")

@@ -16,6 +16,7 @@ import os
 import helper
 
 def run_fn(fn_args):
+    assert fn_args.extra_inputs["rows"]
     print("helper says", helper.ANSWER)
     os.system("echo so does a child process")
     export(fn_args.serving_model_dir)
@@ -30,7 +31,10 @@ def edit_helper(answer):
     Path({root!r}, "helper.py").write_text(f"ANSWER = {{answer}}")
 
 def new_trainer():
-    trainer = GenericTrainer(examples=source.outputs["result"], module_file={module_file!r})
+    rows = source.outputs["result"]  # an artifact can be an input once here
+    trainer = GenericTrainer(
+        examples=rows, module_file={module_file!r}, extra_inputs={{"rows": rows}}
+    )
     return trainer.with_id("GenericTrainer")
 
 context = InteractiveContext(pipeline_name="small", pipeline_root={root!r})

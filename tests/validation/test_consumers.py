@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow_model_analysis.proto import config_pb2
 
 from generic_trainer.validation import Checker, ServingContract
 from tests.validation import models
@@ -232,6 +233,92 @@ def test_a_model_without_the_signature_that_consumers_call_by_default(
     report = check(save(module, tmp_path / "model", {name: module.serve}), contract)
     assert report["required_signatures"].status == status, report["required_signatures"]
     assert report.passed == (status != "fail"), report.summary()
+
+
+def _lengths(texts: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.strings.length(texts), tf.float32)
+
+
+def _sizes(images: tf.Tensor) -> tf.Tensor:
+    size = lambda image: tf.cast(tf.size(tf.io.decode_jpeg(image)), tf.float32)  # noqa: E731
+    return tf.map_fn(size, images, fn_output_signature=tf.float32)
+
+
+def _numbers_of_words(words: tf.Tensor) -> tf.Tensor:
+    """Gives no number for a word that is not in the vocabulary."""
+    places = tf.where(words[:, None] == tf.constant(models.VOCABULARY))
+    return tf.reshape(tf.cast(places[:, 1], tf.float32), tf.shape(words))
+
+
+def _miles_of_protos(examples: tf.Tensor) -> tf.Tensor:
+    """Parses without an op that states the features."""
+    _, (features,) = tf.io.decode_proto(examples, "tensorflow.Example", ["features"], [tf.string])
+    return _lengths(features[:, 0])
+
+
+def _miles(examples: tf.Tensor) -> tf.Tensor:
+    return tf.io.parse_example(examples, FEATURES)["miles"]
+
+
+# How a number is made of the only string → what is said of it before a BulkInferrer.
+OF_STRINGS: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], str]] = {
+    "base64_jpeg": (lambda texts: _sizes(tf.io.decode_base64(texts)), "fail"),
+    "jpeg": (_sizes, "fail"),
+    "csv": (lambda lines: tf.io.decode_csv(lines, [0.0, 0.0])[0], "fail"),
+    "number": (tf.strings.to_number, "fail"),
+    "word": (_numbers_of_words, "fail"),
+    "text": (_lengths, "warn"),
+    "protos": (_miles_of_protos, "pass"),
+    "examples": (_miles, "pass"),
+}
+NAMING_BOTH = dataclasses.replace(
+    with_examples(consumed_by("BulkInferrer")), signatures=("serving_default", "from_examples")
+)
+WITH_BULK = {
+    "alone": with_examples(consumed_by("BulkInferrer")),
+    "evaluated": dataclasses.replace(
+        with_examples(consumed_by("BulkInferrer", "Evaluator")),
+        signatures=("serving_default",),
+        eval_config=config_pb2.EvalConfig(
+            model_specs=[{"signature_name": "from_examples", "label_key": "label"}]
+        ),
+    ),
+    "named": NAMING_BOTH,
+    "not_read": with_examples(SERVED),
+    "without_examples": consumed_by("BulkInferrer"),
+}
+
+
+# The input may have the name of a feature, and gets the serialized examples all the same.
+NAMED_INPUTS = [
+    *((kind, "examples") for kind in OF_STRINGS),
+    *((kind, "payment") for kind in ("word", "text", "examples")),
+]
+
+
+@pytest.mark.parametrize("kind, name", NAMED_INPUTS)
+def test_what_a_bulk_inferrer_sends_to_the_only_string(
+    kind: str, name: str, check: Check, tmp_path: Path
+) -> None:
+    function, status = OF_STRINGS[kind]
+    rows = tf.TensorSpec([None], tf.string, name=name)
+    signatures = models.signatures(
+        serving_default=(lambda rows: {"y": tf.reshape(function(rows), [-1, 1])}, [rows]),
+        from_examples=(lambda rows: {"y": tf.reshape(_miles(rows), [-1, 1])}, [SERIALIZED]),
+    )
+    folder = save(tf.Module(), tmp_path / "model", signatures)
+    for consumed, contract in WITH_BULK.items():
+        result = check(folder, contract)["bulk_inference"]
+        if consumed in ("alone", "evaluated"):
+            assert result.status == status, (consumed, result)
+        else:
+            is_parsed = kind == "examples" and consumed == "without_examples"
+            is_tested = consumed == "named" or is_parsed
+            assert result.status == ("pass" if is_tested else "skip"), (consumed, result)
+        if result.status in ("fail", "warn"):
+            line = result.remedy.splitlines()[0].rpartition(": ")[2]
+            accepted = eval(line, {"ServingContract": ServingContract})  # as a user would paste it
+            assert accepted.signatures == NAMING_BOTH.signatures
 
 
 def _transform(examples: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -52,6 +52,7 @@ def test_every_check_is_explained_and_needs_only_what_ran_before_it() -> None:
 def test_every_check_has_a_broken_model_that_it_must_find() -> None:
     recipes = [*broken_rows.RECIPES.values(), *broken_evaluations.RECIPES.values()]
     found = {recipe.check for recipe in recipes} | {"eval_rehearsal"}
+    found |= {"bulk_inference"}  # test_consumers
     found |= OF_TFLITE
     # The first compares and does not judge: test_base_model. The others only warn: test_quality,
     # test_outputs.

@@ -29,7 +29,6 @@ _OF_LIBRARIES = ("", "keras", "tensorflow", "tensorflow_model_analysis", "tf_ker
 _OF_ONE_HOT = {"CategoricalAccuracy", "TopKCategoricalAccuracy"}  # that need such labels
 _OF_PROBABILITIES = {"AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "CalibrationPlot"}
 
-_PARSING = re.compile(r"Parse\w*Example\w*|DecodeProto\w*|(Eager)?PyFunc\w*")
 _OF_ROW = re.compile("add_input failed on ")  # TFMA's words around the cause
 _EXAMPLES = 20  # of the rehearsal
 # DirectRunner would try to download Prism, a runner in Go, first.
@@ -156,8 +155,7 @@ def _inputs_of_no_examples(model: ModelUnderTest) -> Iterator[Finding]:
         return
     for signature in model.signatures.values():
         others = [key for key in signature.inputs if feature_of(key, features) not in features]
-        parses = any(map(_PARSING.fullmatch, signature.ops))  # else it takes raw text
-        if (signature.is_serialized and parses) or not others:
+        if (signature.is_serialized and signature.parses) or not others:
             return
     inputs = {name: list(signature.inputs)[:5] for name, signature in model.signatures.items()}
     if inputs:

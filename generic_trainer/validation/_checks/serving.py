@@ -1,9 +1,10 @@
 """Checks of the model as servers and BulkInferrer load and call it."""
 
 import contextlib
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from generic_trainer.validation._check import (
     untested,
     warn,
 )
-from generic_trainer.validation._graph import in_main_graph, node_name, tensors_of
-from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._checks.signatures import inferred_signatures
+from generic_trainer.validation._graph import in_main_graph, library_of, node_name, tensors_of
+from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._scoring import call, difference
 from generic_trainer.validation._session import open_session, run_signature, uninitialized
 from generic_trainer.validation._signatures import fits
@@ -74,6 +76,69 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
     harm = "an Evaluator and Python programs load it that way"
     remedy = "export it again with generic_trainer.training.export_model"
     yield if_concerned(model.contract.loads_in_python, message, harm, remedy)
+
+
+@check(after="scores", needs=("scores",), decided_by="code")
+def bulk_inference(model: ModelUnderTest) -> Iterator[Finding]:
+    """The signature that a BulkInferrer calls scores the examples as they are serialized.
+
+    A BulkInferrer passes each tf.Example, serialized, to the only input of its signature. If that
+    takes another kind of string, such as an image or a line of CSV, the BulkInferrer fails. A model
+    of texts does not: its scores are those of the examples' bytes, which is a warning. The
+    BulkInferrer calls `serving_default`, unless the contract names signatures. One of these that
+    parses examples is enough.
+
+    Example: a `serving_default` for JPEG images in base64, beside a signature that parses examples.
+    """
+    if not (called := inferred_signatures(model)):
+        raise Skip("no BulkInferrer is known to read the model")
+    records = [] if model.contract.examples_transformed else model.evidence.records
+    findings = []
+    for name, signature in called.items():
+        if not signature.is_serialized:
+            continue  # see `serialized_input`
+        if signature.features:
+            return  # see `scores`
+        if not records:
+            raise Skip("needs raw examples in the contract")
+        if (finding := _of_serialized(model, name, records)) is None:
+            return
+        findings.append(finding)
+    if not findings:
+        raise Skip("it takes no strings, see 'serialized_input'")
+    yield from findings
+
+
+def _of_serialized(model: ModelUnderTest, name: str, records: Sequence[bytes]) -> Finding | None:
+    """Returns the finding of a signature without features that takes serialized examples."""
+    signature = model.signatures[name]
+    ((key, tensor),) = signature.inputs.items()
+    rows = len(records) if tensor.is_batched else (tensor.shape or [1])[0]
+    fed = np.array(list(itertools.islice(itertools.cycle(records), rows)), dtype=object)
+    others = [n for n, s in model.signatures.items() if s.is_serialized and s.features]
+    others = [other for other in others if not other.startswith(PREPROCESSING)] or ["NAME"]
+    remedy = (
+        f"let {name!r} parse serialized tf.Examples, e.g. with training.export_model; or, if the "
+        f"BulkInferrer's ModelSpec(model_signature_name=[...]) names another signature: "
+        f"ServingContract(signatures={(name, others[0])!r})"
+    )
+    subject = f"signature {name!r} with serialized examples, which a BulkInferrer sends"
+    problem = ""
+    try:
+        outputs = call(model.loaded.signatures[name], {key: fed})
+        if odd := [name for name, output in outputs.items() if output.shape[:1] != fed.shape]:
+            shape = list(outputs[odd[0]].shape)
+            problem = f"{len(fed)} rows give output {odd[0]!r} of shape {shape}"
+    except Exception as error:
+        problem = reason_of(error)
+    if problem:
+        return fail(f"{subject}: {problem}", remedy, may_be_meant=True)
+    # Ops of other libraries may parse, but for those that split texts.
+    parsing = {op for op in model.foreign_ops if library_of(op) != "tensorflow_text"}
+    if signature.parses or parsing & signature.ops:
+        return None
+    message = f"{subject}: it parses no examples, and scores their bytes as if they were a text"
+    return warn(message, remedy, may_be_meant=True)
 
 
 def _require_inputs(model: ModelUnderTest) -> None:

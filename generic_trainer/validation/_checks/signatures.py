@@ -8,7 +8,7 @@ from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._contract import BULK_INFERRER, SignatureSpec
 from generic_trainer.validation._graph import Graph, node_name, tensors_of
-from generic_trainer.validation._model import ModelUnderTest
+from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._signatures import Signature, Tensor, described, dims_of, fits
 
 _SERIALIZED_REMEDY = (
@@ -121,7 +121,7 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: a Keras model saved with its dense inputs, `serving_default(x: float32[None, 4])`.
     """
-    inferred = _inferred(model)
+    inferred = inferred_signatures(model)
     signatures = inferred or model.serving_signatures
     if ["string[None]"] in [
         list(map(str, signature.inputs.values())) for signature in signatures.values()
@@ -141,13 +141,14 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
             yield note(message)
 
 
-def _inferred(model: ModelUnderTest) -> dict[str, Signature]:
+def inferred_signatures(model: ModelUnderTest) -> dict[str, Signature]:
     """Returns the signatures that a BulkInferrer may call, none if there is no BulkInferrer."""
     if not model.contract.is_read_by(BULK_INFERRER):
         return {}
-    named = model.contract.signatures
-    signatures = model.serving_signatures
-    return {n: s for n, s in signatures.items() if named or n == _DEFAULT} or signatures
+    named = {spec.name for spec in model.contract.signature_specs} or {_DEFAULT}
+    signatures = model.serving_signatures  # also those that only the Evaluator calls
+    called = {n: s for n, s in signatures.items() if n in named}
+    return {n: s for n, s in called.items() if not n.startswith(PREPROCESSING)} or signatures
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -314,7 +315,7 @@ def composite_tensors(model: ModelUnderTest) -> Iterator[Finding]:
 
     Example: a signature that returns the result of `tf.strings.split` as it is.
     """
-    inferred = _inferred(model)
+    inferred = inferred_signatures(model)
     for name, signature in model.serving_signatures.items():
         for kind, key, tensor in signature.tensors:
             dtype = tensor.dtype.name if tensor.is_dense else ""

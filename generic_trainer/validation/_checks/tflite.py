@@ -75,8 +75,10 @@ def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
         message = f"model_type 'tf_lite' reads the file {_TFMA_FILE!r}, and the export has {kinds}"
         yield fail(message, f"write the model to fn_args.serving_model_dir/{_TFMA_FILE}")
     elif not any(types) and not (config is None and is_there):
+        is_lite = {lite.path for lite in model.tflite_models}.intersection(model.other_format)
+        how = "model_type 'tf_lite' in its eval config" if is_lite else "a custom_eval_shared_model"
         yield warn(
-            f"an Evaluator reads {kinds} only with model_type 'tf_lite' in its eval config",
+            f"an Evaluator reads {kinds} only with {how}",
             "check the Evaluator's eval config, or its custom_eval_shared_model",
         )
 
