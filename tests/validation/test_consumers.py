@@ -307,10 +307,12 @@ def test_what_a_bulk_inferrer_sends_to_the_only_string(
         from_examples=(lambda rows: {"y": tf.reshape(_miles(rows), [-1, 1])}, [SERIALIZED]),
     )
     folder = save(tf.Module(), tmp_path / "model", signatures)
+    only = save(tf.Module(), tmp_path / "only", {"serving_default": signatures["serving_default"]})
+    assert check(only, WITH_BULK["alone"])["bulk_inference"].status == status
     for consumed, contract in WITH_BULK.items():
         result = check(folder, contract)["bulk_inference"]
-        if consumed in ("alone", "evaluated"):
-            assert result.status == status, (consumed, result)
+        if consumed in ("alone", "evaluated"):  # it may be configured to call `from_examples`
+            assert result.status == status.replace("fail", "warn"), (consumed, result)
         else:
             is_parsed = kind == "examples" and consumed == "without_examples"
             is_tested = consumed == "named" or is_parsed

@@ -86,7 +86,8 @@ def bulk_inference(model: ModelUnderTest) -> Iterator[Finding]:
     takes another kind of string, such as an image or a line of CSV, the BulkInferrer fails. A model
     of texts does not: its scores are those of the examples' bytes, which is a warning. The
     BulkInferrer calls `serving_default`, unless the contract names signatures. One of these that
-    parses examples is enough.
+    parses examples is enough. If another signature does, the failure is a warning: the BulkInferrer
+    may be configured to call that one.
 
     Example: a `serving_default` for JPEG images in base64, beside a signature that parses examples.
     """
@@ -116,11 +117,11 @@ def _of_serialized(model: ModelUnderTest, name: str, records: Sequence[bytes]) -
     rows = len(records) if tensor.is_batched else (tensor.shape or [1])[0]
     fed = np.array(list(itertools.islice(itertools.cycle(records), rows)), dtype=object)
     others = [n for n, s in model.signatures.items() if s.is_serialized and s.features]
-    others = [other for other in others if not other.startswith(PREPROCESSING)] or ["NAME"]
+    others = [other for other in others if not other.startswith(PREPROCESSING)]
     remedy = (
         f"let {name!r} parse serialized tf.Examples, e.g. with training.export_model; or, if the "
         f"BulkInferrer's ModelSpec(model_signature_name=[...]) names another signature: "
-        f"ServingContract(signatures={(name, others[0])!r})"
+        f"ServingContract(signatures={(name, *(others or ['NAME'])[:1])!r})"
     )
     subject = f"signature {name!r} with serialized examples, which a BulkInferrer sends"
     problem = ""
@@ -132,7 +133,8 @@ def _of_serialized(model: ModelUnderTest, name: str, records: Sequence[bytes]) -
     except Exception as error:
         problem = reason_of(error)
     if problem:
-        return fail(f"{subject}: {problem}", remedy, may_be_meant=True)
+        finding = warn if others else fail
+        return finding(f"{subject}: {problem}", remedy, may_be_meant=True)
     # Ops of other libraries may parse, but for those that split texts.
     parsing = {op for op in model.foreign_ops if library_of(op) != "tensorflow_text"}
     if signature.parses or parsing & signature.ops:
