@@ -44,6 +44,7 @@ from generic_trainer.training.resume._callback_state import (
     is_optional,
     numbers_of,
 )
+from generic_trainer.training.resume._changes import Changes
 from generic_trainer.training.resume._clocks import now
 from generic_trainer.training.resume._draws import Draws
 from generic_trainer.training.resume._manager import CheckpointManager, fitting
@@ -57,12 +58,7 @@ from generic_trainer.training.resume._reader import (
 )
 from generic_trainer.training.resume._replay import Replay, end_of_data
 from generic_trainer.training.resume._schedule import CommonStep, Schedule
-from generic_trainer.training.resume._state import (
-    TRAINABLE,
-    ModelState,
-    attributes_of,
-    set_attributes,
-)
+from generic_trainer.training.resume._state import ModelState, set_attributes
 from generic_trainer.training.resume._unsaved_attributes import UnsavedAttributes
 
 _logger = logging.getLogger(__name__)
@@ -154,12 +150,11 @@ class Resume(_OfEitherKeras):
         self._epoch = 0  # as Keras counts
         self._iterator: Any = None  # of the current epoch
         self._function: Any = None  # of a step
-        self._is_made_anew = False  # by a callback, since the fit began
         self._logs: Any = None  # of the last step
         # What is saved.
         self._since: Any = None  # readings of the clocks, before any of a callback
         self._others: list[Any] = []  # callbacks, once the fit has begun an epoch
-        self._attributes: dict[str, Any] = {}  # of the model, before the first step
+        self._changes: Any = None  # `Changes` of the model, from the first epoch on
         self._finds_variables = False
         self._unsaved: Unsaved | None = None  # until the first step of this process
         self._unsaved_later: Unsaved | None = None  # until the end of an epoch after it
@@ -249,9 +244,10 @@ class Resume(_OfEitherKeras):
             self._unsaved.log(self._saved_variables(), handles_of_data(self._iterator))
             self._unsaved, self._unsaved_later = None, self._unsaved
             self._unsaved_attributes.begin()
-        elif replay is not None:
+        elif replay is not None and not self._changes.lacks_variables:
             is_first = not position.consumed
             count = replay.skip(self._iterator, count, self._fit.lacking, is_first=is_first)
+        self._changes.lacks_variables = False
         position.consumed += count
         position.batches = batch + 1
         is_last = replay is not None and len(position.lengths) == len(replay.goal.lengths)
@@ -309,7 +305,7 @@ class Resume(_OfEitherKeras):
 
     def _begin_steps(self) -> None:
         """Takes over the steps, once no callback can raise or evaluate in `on_train_begin`."""
-        self._attributes = attributes_of(self.model)
+        self._changes = Changes(self.model)
         self._take_steps()
         self._resources.callback(self._give_back)
         self._unsaved = Unsaved()
@@ -325,7 +321,8 @@ class Resume(_OfEitherKeras):
         """Takes over the steps, also those of a function that a callback has made anew."""
         function = self.model.train_function
         if function not in (None, self._train):
-            self._is_made_anew = self._function is not None
+            if self._function is not None:
+                self._changes.step_is_made_anew()
             self._function = function
             self.model.train_function = self._train
             self._finds_variables = True  # it may have another optimizer
@@ -402,10 +399,11 @@ class Resume(_OfEitherKeras):
         replay.mute_evaluation(True)
         if replay.ends_epoch(position):
             raise end_of_data()
-        with self._closed_by_errors():
-            is_first = self._unsaved is not None
-            logs = self._function(iterator) if is_first else None
-            self._logs = replay.logs(logs, is_first=is_first)
+        saved = self._fit.state.saved
+        with self._closed_by_errors(), self._changes.explained(saved, self._restored):
+            is_computed = self._unsaved is not None or self._changes.lacks_variables
+            logs = self._function(iterator) if is_computed else None
+            self._logs = replay.logs(logs, is_computed=is_computed)
         return self._logs
 
     def _end_replay(self, replay: Replay) -> None:
@@ -417,9 +415,10 @@ class Resume(_OfEitherKeras):
         self._fit.schedule.begin(goal.steps)
 
     def _restore(self) -> None:
-        with fitting(self._restored):
+        saved, is_done = self._fit.state.saved, self._position.done
+        restored = self._changes.restored(saved, self._restored, is_done=is_done)
+        with restored, fitting(self._restored):
             self._fit.state.read()
-            saved = self._fit.state.saved
             set_attributes(self.model, saved.get("attributes", {}))
             if saved.get("is_made_anew"):  # with these attributes
                 self.model.make_train_function(force=True)
@@ -451,8 +450,7 @@ class Resume(_OfEitherKeras):
             callbacks=self._callback_state.values(),
             logs=numbers_of(self._logs),
             draws=self._fit.draws.values(),
-            attributes=self._changed_attributes(),
-            is_made_anew=self._is_made_anew,
+            **self._changes.values(),
         )
         self._fit.manager.settle()  # the one before, which may have failed
         self._fit.manager.save_beside(position.steps, write, dataclasses.asdict(position))
@@ -461,13 +459,6 @@ class Resume(_OfEitherKeras):
         self._still_s = time.monotonic() - start_s
         self._fit.notes.submit(note, checkpoint_s=round(self._still_s, 4))
         self._fit.schedule.saved(position.steps)
-
-    def _changed_attributes(self) -> dict[str, Any]:
-        return {
-            path: value
-            for path, value in attributes_of(self.model).items()
-            if path.endswith(f".{TRAINABLE}") or value != self._attributes.get(path)
-        }
 
     def _end_early(self) -> None:
         self.close()

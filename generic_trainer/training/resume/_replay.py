@@ -9,6 +9,8 @@ of step 5, after the first batch of epoch 2. What the next fit does::
 
 - Step 1 is computed because only a step makes all variables: those of optimizers, of
   metrics, of layers that are built late. What it has changed is overwritten in the end.
+  A step after a callback has compiled the model anew, in `on_epoch_begin` of the epoch that goes
+  on, is computed for the same reason.
 - Steps 2 to 5 are calls of the train function that return saved logs. Keras itself goes
   through epochs and batches, so that iterators, counters and loops become those of a fit
   that has trained. `initial_epoch` could only begin at an epoch, and a shortened dataset
@@ -99,14 +101,14 @@ class Replay:
         within = shuffles_within_a_pass(iterator, self.goal.done)
         self._reads_all = within or self._draws.reads_all
 
-    def logs(self, computed: Any, *, is_first: bool) -> Any:
+    def logs(self, computed: Any, *, is_computed: bool) -> Any:
         """Returns what the last step before the checkpoint has returned: it may end an epoch.
 
         Args:
-            computed: what the first step has returned, whose structure the logs get.
-            is_first: whether it is that step.
+            computed: what a computed step has returned, whose structure the logs get.
+            is_computed: whether it is such a step.
         """
-        if is_first:
+        if is_computed:
             with fitting(self.path):
                 self._logs = logs_like(computed, self._state.saved["logs"])
         return self._logs

@@ -38,6 +38,7 @@ _KINDS = (tf.Variable, *TABLES)
 WEIGHTS = "weights/"
 TRAINABLE = "trainable"
 _NUMBERS = (bool, int, float)
+_CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")  # legacy optimizers of Keras 2 hide them
 SET_BY_KERAS = {"built", "stop_training", TRAINABLE}
 _ENDS = ("keys", "values")  # of the names of a table's tensors
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
@@ -224,10 +225,11 @@ def _arrays(layer: Any) -> dict[str, np.ndarray]:
 def attributes_of(model: Any) -> dict[str, Any]:
     """Returns the numbers that are attributes of a model and its layers, by their paths.
 
-    They include `trainable` of layers.
+    They include `trainable` of layers, and the numbers, texts and None of optimizers.
     """
     numbers: dict[str, Any] = {}
-    for path, part in walk(model, deferred={}):
+    deferred: dict[str, Any] = {}
+    for path, part in walk(model, deferred=deferred):
         if isinstance(part, _KINDS):
             continue
         kind: Any = type(part)
@@ -238,7 +240,38 @@ def attributes_of(model: Any) -> dict[str, Any]:
                 continue
             if name[0] != "_" or name in names_of_user(kind):
                 numbers[f"{path}.{name}"] = value
+    for path, part in parts_of_optimizers(deferred):
+        kind = type(part)
+        for name in [*vars(part), *(name for name in _CLIPS if hasattr(part, name))]:
+            is_own = name[0] != "_" or name in names_of_user(kind)
+            if is_own and name not in (*SET_BY_KERAS, "name"):
+                value = getattr(part, name)
+                if value is None or type(value) in (*_NUMBERS, str):
+                    numbers[f"{path}.{name}"] = value
     return numbers
+
+
+def parts_of_optimizers(deferred: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields optimizers and what they are made of, inner ones and schedules, with their paths.
+
+    Their variables, of which a model may have thousands, are not among them.
+
+    Args:
+        deferred: what `walk` has not visited.
+    """
+    waiting = [item for item in deferred.items() if hasattr(type(item[1]), "apply_gradients")]
+    seen: dict[int, Any] = {}
+    while waiting:
+        path, part = waiting.pop(0)
+        if id(part) in seen or not hasattr(part, "__dict__"):
+            continue
+        seen[id(part)] = part
+        yield path, part
+        for name, value in vars(part).items():
+            kind: Any = type(value)
+            is_schedule = callable(value) and hasattr(kind, "get_config")
+            if is_schedule or hasattr(kind, "apply_gradients"):
+                waiting.append((f"{path}.{name}", value))
 
 
 @functools.lru_cache(1024)
@@ -263,7 +296,9 @@ def names_of_user(kind: type) -> frozenset[str]:
 
 def set_attributes(model: Any, numbers: Mapping[str, Any]) -> None:
     """Restores results of `attributes_of`; others stay as they are."""
-    parts = dict(walk(model, deferred={}))
+    deferred: dict[str, Any] = {}
+    parts = dict(walk(model, deferred=deferred))
+    parts |= parts_of_optimizers(deferred)
     for key, number in numbers.items():  # `trainable` sets those below, which come later
         path, _, name = key.rpartition(".")
         if path in parts and getattr(parts[path], name, None) != number:
