@@ -330,14 +330,17 @@ def check_again(
     if report.passed and repaired is not None:
         _replace(kept, exported)
         parts = parts_of_run_key(request, job.distribution.env)
-        # The next run of the pipeline has the Keras that trained; this process may have another.
+        keys: list[str] = []
+        # The next run of the pipeline has the Keras that trained, and finds the code that the
+        # module imports; this process may have another Keras, and another `sys.path`.
         with store.only_logged("Which Keras the run had is unknown"):
             trained = store.read_facts(request.checkpoint_dir)["key"]
             parts[LEGACY_VARIABLE] = trained[LEGACY_VARIABLE]
-        key = digest(parts)
+            keys.append(digest({**parts, "imported_code": trained["imported_code"]}))
+        keys.append(digest(parts))
         kept = dataclasses.replace(
             kept,
-            run_keys=tuple(dict.fromkeys([*kept.run_keys, key])),
+            run_keys=tuple(dict.fromkeys([*kept.run_keys, *keys])),
             files=store.sizes_below(kept.export_dir),
         )
         store.write_facts(kept.directory, run_keys=kept.run_keys, files=kept.files)

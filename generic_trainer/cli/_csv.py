@@ -109,10 +109,11 @@ class Table:
         if name in self.empty:
             raise empty_label(name, str(self.empty[name]))
         numbers = self.column(name) if self.columns[name] is float else ()
-        if infinite := next((cell for cell in numbers if abs(float(cell)) > _MOST_FLOAT), None):
+        wrong = (cell for cell in numbers if not abs(float(cell)) <= _MOST_FLOAT)  # also NaN
+        if cell := next(wrong, None):
             raise DataError(
-                f"column {name!r} is the label, but has {infinite!r} in a cell, which is infinite "
-                "as float32: no model learns from it. Correct or remove such rows.",
+                f"column {name!r} is the label, but has {cell!r} in a cell, which is not finite as "
+                "float32: no model learns from it. Correct or remove such rows.",
                 path=self.path,
                 feature=name,
             )

@@ -131,7 +131,7 @@ def profile_of(table: Table, label: str) -> Profile:
         # The project reads features that are integers as float64.
         if name == label or table.columns[name] is float
         for values, kept in [_values_of_float32(cells[name])]
-        if kept < values / 2
+        if kept <= values / 2
     ]
     remarks += [
         f"{name!r}: TFX's CsvExampleGen, in pipeline.py, cuts names at commas: rename the column "

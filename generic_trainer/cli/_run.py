@@ -335,10 +335,9 @@ def _train(options: argparse.Namespace, outcome: dict[str, Any]) -> None:
             )
             report = train_and_publish(job, () if options.dry_run else options.tracking)
         except errors.GenericTrainerError as error:
-            for made in ("model", "model_run"):
-                with contextlib.suppress(KeyError, OSError):
-                    os.rmdir(outcome[made])  # if it is empty: no script is to take it for a model
-                    del outcome[made]
+            for made in (outcome.pop("model", ""), outcome.get("model_run", "")):
+                with contextlib.suppress(OSError):
+                    os.rmdir(made)  # if it is empty: no script is to take it for a model
             remedy = empty_cells_remedy(error, empty_cells_in(scratch_dir))
             error.args = (f"{error}{remedy}",)
             raise

@@ -149,8 +149,9 @@ class GenericTrainer(BaseComponent):
         }
         inputs[keys.RAW_EXAMPLES] = raw_examples(transform_graph, inputs.values())
         same = same_inputs(inputs)
-        if not _reads_bundles(custom_executor_spec or self.EXECUTOR_SPEC):
-            # Another executor would miss the user's own inputs.
+        executor_class = getattr(custom_executor_spec or self.EXECUTOR_SPEC, "executor_class", None)
+        if executor_class is not GenericTrainerExecutor:
+            # Another executor, or a class of the user's, would miss the user's own inputs.
             same = {name: given for name, given in same.items() if name == keys.RAW_EXAMPLES}
         spec = spec_with_extra_inputs(extra_inputs)(
             **{name: None if name in same else channel for name, channel in inputs.items()},

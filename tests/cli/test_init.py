@@ -307,7 +307,8 @@ def test_numbers_that_begin_with_zero_are_named(
     [
         (lambda row: row, ["--label", "z"], "no column 'z'"),
         (lambda row: "" if row == 4 else row, ["--label", "y"], "row 6: a row without a label"),
-        (lambda row: "inf" if row == 4 else row, ["--label", "y"], "'inf' in a cell, which is inf"),
+        (lambda row: "inf" if row == 4 else row, ["--label", "y"], "'inf' in a cell, which is not"),
+        (lambda row: "NAN" if row == 4 else row, ["--label", "y"], "'NAN' in a cell"),
         (lambda row: "-1e300" if row == 4 else row, ["--label", "y"], "'-1e300' in a cell"),
         (lambda row: 1, ["--label", "y"], "has the value '1' in every row"),
         (lambda row: ["1", "01"][row % 2], ["--label", "y"], "has the value '1' in every row"),

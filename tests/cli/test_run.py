@@ -141,7 +141,7 @@ def test_an_error_of_the_module(
     assert "KeyError: 'price'" in printed.err
     outcome = json.loads(printed.out.splitlines()[-1])
     assert outcome["exit_status"] == 1 and "KeyError: 'price'" in outcome["error"]
-    assert "model" not in outcome and "model_run" not in outcome
+    assert "model" not in outcome
     assert os.listdir(tmp_path / "runs" / "model") == [], "which a script might take for a model"
     assert os.listdir(tmp_path / "runs" / "model_run") == ["1.failed"]
 

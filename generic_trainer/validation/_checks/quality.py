@@ -55,7 +55,10 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
         count = len(output)
         values = [_values(row, label)[0] for row in rows[:count]]
         labels = np.array(values, dtype=object if isinstance(values[0], bytes) else None)
-        if labels.dtype.kind == "f" and len(broken := labels[~np.isfinite(labels)]):
+        finite = np.isfinite(labels) if labels.dtype.kind == "f" else np.ones(count, bool)
+        measured = _measured(output[finite], labels[finite])
+        if measured and not finite.all():
+            broken = labels[~finite]
             yield warn(
                 f"the label is {broken[0]} in {len(broken)} of {count} eval examples, so that no "
                 "error can be computed",
@@ -63,7 +66,7 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
                 "another, and training may have kept the weights of a bad one",
             )
             return
-        if measured := _measured(output, labels):
+        if measured:
             metric, value, constant, answer, answers = measured
             model.facts.update(predictions_fact(label, labels, answers))
             model.facts[f"eval_{metric}"] = value
