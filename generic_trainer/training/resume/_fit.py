@@ -203,8 +203,7 @@ class Resume(_OfEitherKeras):
             opened.enter_context(self._replaced("on_epoch_begin", self._begin_epoch))
             saved = manager.latest()
             if saved is not None:
-                epochs = self.params["epochs"]
-                self._replay = Replay(saved, self.model, epochs, fit.state, fit.draws)
+                self._replay = Replay(saved, self.model, self.params, fit.state, fit.draws)
                 self._restored = saved.path
                 self.params[RESUMED] = sum(self._replay.goal.lengths)
                 opened.enter_context(self._replay.muting)
@@ -434,6 +433,7 @@ class Resume(_OfEitherKeras):
         start_s = time.monotonic()
         position = self._position
         position.streams, position.shared = streaming.is_set(), size() > 1
+        position.of_epoch = self.params.get("steps")
         is_stopped = self.model.stop_training  # by TerminateOnNaN, for example
         if not is_stopped and not self._nan_watch.look(self._logs, position, at_weights=True):
             return

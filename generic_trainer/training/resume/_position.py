@@ -17,6 +17,7 @@ class Position:
         done: whether `fit` has ended.
         stopped: whether a callback has ended training after this batch.
         epochs: that `fit` was to train; None until it has ended.
+        of_epoch: batches of an epoch, as far as Keras knows their number before it.
         first: the epoch that `fit` began with, as Keras counts.
         streams: whether the examples were streamed, which is an order of its own.
         shared: whether several workers trained. Their iterators cut shares out of the batches, so
@@ -29,6 +30,7 @@ class Position:
     done: bool = False
     stopped: bool = False
     epochs: int | None = None
+    of_epoch: int | None = None
     first: int = 0
     streams: bool = False
     shared: bool = False

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -55,14 +56,19 @@ class Replay:
     """
 
     def __init__(
-        self, saved: SavedCheckpoint, model: Any, epochs: int, state: ModelState, draws: Draws
+        self,
+        saved: SavedCheckpoint,
+        model: Any,
+        params: Mapping[str, Any],
+        state: ModelState,
+        draws: Draws,
     ) -> None:
         """Restores the weights, because layers compute constants from them.
 
         Args:
             saved: the checkpoint.
             model: the model.
-            epochs: that this fit is to train.
+            params: of this fit, as Keras gives them to callbacks: its epochs, and its steps.
             state: of the model; keeps the values of the checkpoint.
             draws: of the data, which begin as they did.
 
@@ -80,7 +86,8 @@ class Replay:
             self.goal = Position(**saved.metadata)
             state.read_weights(self.path)
             draws.restore(state.saved.get("draws"))
-        if self.goal.epochs not in (None, epochs):
+        known = (self.goal.epochs, params["epochs"]), (self.goal.of_epoch, params.get("steps"))
+        if any(None not in (then, now) and then != now for then, now in known):
             raise data_differ()
         lengths, batches = self.goal.lengths, self.goal.batches
         where = f"in epoch {len(lengths) + 1} after {batches} of its batches"

@@ -208,6 +208,23 @@ def test_nothing_is_kept_of_a_fit_that_has_ended(tmp_path: Path) -> None:
     assert left() is None
 
 
+@pytest.mark.parametrize("batches", [3, 6])
+def test_data_of_another_length_than_before_are_refused(
+    tmp_path: Path, keras: Any, batches: int
+) -> None:
+    def fit(batches: int, end: int = 0) -> None:
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+        callbacks = [*resume_callbacks(fn_args(tmp_path), every_steps=1), ending(keras, end)]
+        model.fit(ones(batches), epochs=3, verbose=0, callbacks=callbacks)
+
+    with pytest.raises(Ended):
+        fit(4, end=6)
+    with pytest.raises(TrainingError, match="are not those of the checkpoint"):
+        fit(batches)
+    fit(4)
+
+
 def test_other_callbacks_than_before_are_named(tmp_path: Path) -> None:
     stop = tf.keras.callbacks.EarlyStopping("loss")
     tiny_model().fit(
