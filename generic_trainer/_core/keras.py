@@ -8,6 +8,7 @@ from typing import Any
 
 # Set to 1 before TensorFlow is imported, it makes tf.keras Keras 2.
 LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
+LEGACY_VALUES = ("1", "true", "True")  # with which TensorFlow takes Keras 2
 _PACKAGES = ("keras", "tf_keras")
 
 
@@ -53,7 +54,7 @@ def legacy_setting(env: Mapping[str, str]) -> str:
             value = str(int(keras.__name__.startswith("tf_keras")))
     if value is None:
         value = os.environ.get(LEGACY_VARIABLE)
-    return str(int(value in ("1", "true", "True")))
+    return str(int(value in LEGACY_VALUES))
 
 
 def keras_3_package() -> ModuleType | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from generic_trainer._core.files import files_below, fingerprint_of_file, gfile
 from generic_trainer._core.keras import LEGACY_VARIABLE, legacy_setting
+from generic_trainer._core.texts import record_has_module
 from generic_trainer._core.values import digest
 from generic_trainer.errors import DataError, ModuleFileError
 from generic_trainer.launchers import TrainingRequest
@@ -92,9 +93,8 @@ def _versions(request: TrainingRequest) -> Iterator[str]:
         except importlib.metadata.PackageNotFoundError:
             unknown.add(name)
     for distribution in importlib.metadata.distributions() if unknown else ():
-        # The lists of all files are not parsed: TensorFlow's alone has 20,000 lines.
-        files = "\n" + (distribution.read_text("RECORD") or "")
-        if any(f"\n{name}/" in files or f"\n{name}.py," in files for name in unknown):
+        record = distribution.read_text("RECORD") or ""
+        if any(record_has_module(record, name) for name in unknown):
             yield f"{distribution.metadata['Name']} {distribution.version}"
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import replace_content
-from generic_trainer._core.keras import LEGACY_VARIABLE
+from generic_trainer._core.keras import LEGACY_VALUES, LEGACY_VARIABLE
 from generic_trainer.cli._options import add_command
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 
@@ -218,7 +218,7 @@ class _Source:
         elif path.endswith("export_eval_savedmodel"):
             message = "TensorFlow Model Analysis does not read an EvalSavedModel any more"
             yield _Warning(node.lineno, message, "omit it: the Evaluator scores the serving model")
-        elif os.environ.get(LEGACY_VARIABLE) in ("1", "true", "True"):
+        elif os.environ.get(LEGACY_VARIABLE) in LEGACY_VALUES:
             return  # Keras 2 can save as it did
         elif path == "tensorflow.saved_model.save":
             yield _Warning(node.lineno, _KERAS_3_SAVED, f"{_EXPORT}, or {_SILENCE}")

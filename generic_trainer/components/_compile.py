@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 def raw_examples(
-    transform_graph: types.BaseChannel | None, others: Iterable[types.BaseChannel | None] = ()
+    transform_graph: types.BaseChannel | None, others: Iterable[types.BaseChannel | None]
 ) -> types.BaseChannel | None:
     """Returns the channel of the examples that a transform graph was made from; None if unknown.
 

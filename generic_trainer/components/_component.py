@@ -174,7 +174,7 @@ class GenericTrainer(BaseComponent):
         )
         super().__init__(spec=spec, custom_executor_spec=custom_executor_spec)
         register_views()
-        if _reads_bundles(self.executor_spec):
+        if self._reads_bundles():
             self.executor_spec = with_encode_hook(self.executor_spec, self._withdraw_resources)
         else:
             from tfx.components.util import udf_utils
@@ -198,7 +198,7 @@ class GenericTrainer(BaseComponent):
         # TFX calls this whenever a pipeline is compiled and before each run in a notebook: the
         # only moments when the pipeline root is known and the user's files are available.
         super()._resolve_pip_dependencies(pipeline_root)
-        if _reads_bundles(self.executor_spec):
+        if self._reads_bundles():
             code = bundle_user_code(self._module_file, self._run_fn, pipeline_root)
             self.spec.exec_properties.update(code)
             self._offers_resources = True
@@ -206,14 +206,13 @@ class GenericTrainer(BaseComponent):
     def _withdraw_resources(self) -> None:
         self._offers_resources = False
 
+    def _reads_bundles(self) -> bool:
+        executor_class = getattr(self.executor_spec, "executor_class", None)
+        return executor_class is not None and issubclass(executor_class, GenericTrainerExecutor)
+
 
 # The type of its executions in the metadata store, which must not name a private module.
 GenericTrainer.__module__ = "generic_trainer.components"
-
-
-def _reads_bundles(spec: ExecutorSpec) -> bool:
-    executor_class = getattr(spec, "executor_class", None)
-    return executor_class is not None and issubclass(executor_class, GenericTrainerExecutor)
 
 
 def _warn_of_deprecated(arguments: Mapping[str, Any]) -> None:

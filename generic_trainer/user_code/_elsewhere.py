@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from generic_trainer._core.texts import record_has_module
 from generic_trainer.user_code import _archive, _collect
 
 # A folder with more is not code alone, or takes too long to read.
@@ -97,8 +98,7 @@ def _has_version(top: str, place: Path) -> bool:
         return True
     for record in place.parent.glob("*.dist-info/RECORD"):  # of `pip install --target`
         with contextlib.suppress(OSError, ValueError):
-            files = f"\n{record.read_text(encoding='utf-8')}"
-            if f"\n{top}/" in files or f"\n{top}.py," in files:
+            if record_has_module(record.read_text(encoding="utf-8"), top):
                 return True
     return False
 

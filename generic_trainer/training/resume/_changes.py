@@ -58,11 +58,10 @@ class Changes:
         self._is_made_anew = False
         # `id`s of objects that were looked at → references to them, and their text.
         self._known: dict[tuple[Any, ...], Any] = {}
-        self._compiled = self._look(self._attributes)
+        # Part of what `compile` sets → a text of it, when the fit began and as it is now.
+        self._compiled = self._compiled_now = self._look(self._attributes)
         self._of_compile = self._parts_of_compile()
         self.lacks_variables = False
-        # Part of what `compile` sets → a text of it, if that is another one since.
-        self._compiled_anew: dict[str, str | None] = {}
         self._is_logged = self._is_restored = False
 
     def step_is_made_anew(self) -> None:
@@ -70,12 +69,8 @@ class Changes:
         self._is_made_anew = True
         parts, self._of_compile = self._of_compile, self._parts_of_compile()
         self.lacks_variables = [part() for part in parts] != [part() for part in self._of_compile]
-        now = self._look(attributes_of(self._model))
-        names = sorted({*now, *self._compiled})
-        self._compiled_anew = {
-            name: now.get(name) for name in names if now.get(name) != self._compiled.get(name)
-        }
-        names = [*self._compiled_anew]
+        self._compiled_now = self._look(attributes_of(self._model))
+        names = [*self._compiled_anew()]
         if names and not self._is_logged and not self._is_of_same_class(names, self._compiled):
             self._is_logged = True
             _logger.warning(
@@ -96,7 +91,7 @@ class Changes:
         return {
             "attributes": attributes,
             "is_made_anew": self._is_made_anew,
-            "compiled_anew": self._compiled_anew,
+            "compiled_anew": self._compiled_anew(),
         }
 
     @contextlib.contextmanager
@@ -111,9 +106,8 @@ class Changes:
         Raises:
             TrainingError: the model is compiled otherwise.
         """
-        now = {**self._compiled, **self._compiled_anew}
-        then = {**self._compiled, **saved.get("compiled_anew", self._compiled_anew)}
-        differing = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+        then = {**self._compiled, **saved.get("compiled_anew", self._compiled_anew())}
+        differing = _differing(self._compiled_now, then)
         is_repeated = self._is_of_same_class(differing, then)
         if differing and not is_done and not is_repeated:
             raise _compiled_otherwise(differing, path)
@@ -121,8 +115,7 @@ class Changes:
             if differing and is_repeated:
                 self._make_optimizer(saved.get("attributes", {}))
             yield
-        differing = [] if is_repeated else differing
-        if differing and not self._is_restored:
+        if differing and not is_repeated and not self._is_restored:
             self._is_restored = True
             _logger.warning(
                 "The fit that had ended has been restored, but not the %s that a callback had "
@@ -140,9 +133,13 @@ class Changes:
                 raise _compiled_otherwise([*then], path) from error
             raise
 
+    def _compiled_anew(self) -> dict[str, str | None]:
+        names = _differing(self._compiled_now, self._compiled)
+        return {name: self._compiled_now.get(name) for name in names}
+
     def _is_of_same_class(self, names: Sequence[str], texts: Mapping[str, str | None]) -> bool:
         """Returns whether all that differs is an optimizer of the class that the model has."""
-        now = {**self._compiled, **self._compiled_anew}
+        now = self._compiled_now
         classes = [(_class(now.get(name)), _class(texts.get(name))) for name in names]
         return (
             hasattr(getattr(self._model, "optimizer", None), "build")
@@ -198,6 +195,10 @@ class Changes:
             self._known[key] = [*map(_reference, parts)], text
             return text
         return str(known)
+
+
+def _differing(one: Mapping[str, str | None], other: Mapping[str, str | None]) -> list[str]:
+    return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
 
 
 def _is_loss(model: Any, name: str, value: Any) -> bool:
