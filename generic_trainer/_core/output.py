@@ -77,7 +77,7 @@ def kept_output(path: str) -> Iterator[None]:
             # A stream that does not write to its file descriptor, as in a notebook.
             if stream is not None and _descriptor(stream) != descriptor:
                 kept = stack.enter_context(open(local, "a", 1, encoding="utf-8", errors="replace"))
-                stack.enter_context(redirected(_Tee(stream, kept)))
+                stack.enter_context(redirected(Tee(stream, kept)))
         stack.enter_context(_levels_apart())
         yield
 
@@ -200,10 +200,11 @@ def _show_lines_at_once(stream: Any) -> None:
         stream.reconfigure(line_buffering=True)
 
 
-class _Tee(io.TextIOBase):
+class Tee(io.TextIOBase):
     """A text stream that writes to another stream and to a file."""
 
-    def __init__(self, shown: TextIO, kept: TextIO) -> None:
+    def __init__(self, shown: TextIO, kept: TextIO | io.TextIOBase) -> None:
+        """Takes the two, which it does not close."""
         self._shown = shown
         self._kept = kept
 

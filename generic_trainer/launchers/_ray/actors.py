@@ -17,6 +17,7 @@ from generic_trainer.errors import ConfigurationError
 from generic_trainer.launchers._distribution import tasks
 from generic_trainer.launchers._job import Job, unpack
 from generic_trainer.launchers._local.engine import LocalEngine
+from generic_trainer.launchers._ray.last_lines import end_output
 from generic_trainer.launchers._supervisor import supervise_task
 from generic_trainer.launchers._worker_end import WorkerEnd
 
@@ -58,13 +59,14 @@ def reserve_address() -> str:
     return f"{ray.util.get_node_ip_address()}:{_ports[-1].getsockname()[1]}"
 
 
-def run(packed: dict[str, Any], number: int, tf_config: str) -> WorkerEnd:
+def run(packed: dict[str, Any], number: int, tf_config: str, attempt: int) -> WorkerEnd:
     """Runs a task and returns its end.
 
     Args:
         packed: the job, as `pack` returned it.
         number: of the task, among all.
         tf_config: empty for a task that is alone.
+        attempt: the number of the attempt, from 1.
     """
     os.environ.pop(TF_CONFIG, None)  # a node may have one
     if tf_config:
@@ -78,6 +80,8 @@ def run(packed: dict[str, Any], number: int, tf_config: str) -> WorkerEnd:
                 return supervise_task(job, task, LocalEngine)
         except Exception as error:
             return WorkerEnd.of(error, task.name)
+        finally:
+            end_output(task.name, attempt)
 
 
 @contextlib.contextmanager

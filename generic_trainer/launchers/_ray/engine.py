@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from generic_trainer.launchers._ray.connection import (
     resources_per_worker,
     room_for,
 )
+from generic_trainer.launchers._ray.last_lines import LastLines
 from generic_trainer.launchers._supervisor import Engine
 from generic_trainer.launchers._worker_end import WorkerEnd
 
@@ -28,8 +28,6 @@ _POLL_S = 1.0
 _MORE_S = 5.0
 # How long killed actors may take to end.
 _END_S = 10.0
-# Ray shows the lines of its workers a moment after they are written.
-_LAST_LINES_S = 2.0
 
 
 class RayEngine(Engine):
@@ -45,6 +43,8 @@ class RayEngine(Engine):
         self._job = job
         self._distribution = job.distribution
         self._connection = contextlib.ExitStack()
+        self._last_lines = LastLines()
+        self._number = 0  # of the attempt, from 1
         self._attempt = contextlib.ExitStack()
         self._ray: Any = None
         self._pending: dict[Any, Task] = {}  # Ray's reference to a result → its task
@@ -59,7 +59,10 @@ class RayEngine(Engine):
             WorkerLostError: a worker or the connection was lost meanwhile.
         """
         self._ends = []
+        self._number += 1
+        self._last_lines.forget()
         if self._ray is None:
+            self._connection.enter_context(self._last_lines.watched())
             self._ray = self._connection.enter_context(connected(self._distribution))
         try:
             with self._losses():
@@ -83,6 +86,7 @@ class RayEngine(Engine):
                 task = self._pending.pop(reference)
                 try:
                     end = self._ray.get(reference)
+                    self._last_lines.expect(task.name, self._number)
                 except Exception as error:
                     end = end_of_actor(task, error)
                 self._ends.append(end)
@@ -105,7 +109,7 @@ class RayEngine(Engine):
     def close(self) -> None:
         """Disconnects, when the last lines of the workers are shown."""
         if self._ray is not None:
-            time.sleep(_LAST_LINES_S)
+            self._last_lines.wait()
         self._disconnect()
 
     def _start(self) -> None:
@@ -131,7 +135,8 @@ class RayEngine(Engine):
         packed = self._ray.put(pack(dataclasses.replace(self._job, distribution=distribution)))
         for number, (task, actor) in enumerate(zip(all_tasks, actors, strict=True)):
             config = make_tf_config(task, addresses) if len(all_tasks) > 1 else ""
-            reference = actor.call.remote(f"{_ACTORS}:run", packed, number, config)
+            place = (number, config, self._number)
+            reference = actor.call.remote(f"{_ACTORS}:run", packed, *place)
             self._pending[reference] = task
 
     @contextlib.contextmanager

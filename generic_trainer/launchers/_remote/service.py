@@ -24,7 +24,7 @@ FENCE_POLL_S = 5.0
 FENCE_S = 15.0
 
 _LOG_RETRY_S = 1.0
-_LAST_LINES_S = 10.0
+_LAST_LINES_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,12 @@
 """Several workers on two nodes: what each is told, what is retried, and what an error says."""
 
 import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from generic_trainer.errors import ConfigurationError, TrainingError
@@ -9,6 +14,7 @@ from generic_trainer.launchers import RayOptions
 from tests.launchers import jobs
 from tests.launchers.jobs import Run, told
 from tests.launchers.local.test_cluster import MULTI_WORKER
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.slow  # each attempt starts several processes, which import TensorFlow
 
@@ -62,3 +68,32 @@ def test_what_is_lost_is_replaced(run: Run) -> None:
         (2, "worker 1: this worker was lost, with its process or its node"),
     ):
         assert re.search(rf"(?s){reason}.*failure {number} of the 2", log)
+
+
+def test_last_lines_are_shown_and_kept_however_late_ray_brings_them(
+    run: Run, ray_nodes: Any, tmp_path: Path
+) -> None:
+    # The processes of Ray that bring the lines get no processor until the workers have ended.
+    logs = f"--logs-dir={ray_nodes.head_node.get_logs_dir_path()}"
+    processes = psutil.process_iter(["cmdline"])
+    bringers = [process for process in processes if logs in (process.info["cmdline"] or [])]
+    bringers = [process for process in bringers if "log_monitor.py" in " ".join(process.cmdline())]
+    assert bringers
+
+    def bring_lines() -> None:
+        wait_until(lambda: (tmp_path / "model_run" / "1" / "over").exists())
+        time.sleep(5)  # more than the workers need to end: else the test proves nothing
+        for process in bringers:
+            process.resume()
+
+    for process in bringers:
+        process.suspend()
+    thread = threading.Thread(target=bring_lines)
+    thread.start()
+    last = """
+    print("last:", 1)
+    open(fn_args.model_run_dir + "/over", "w").close()
+"""
+    job = run(MULTI_WORKER + last, num_workers=2)
+    thread.join()
+    assert told(job, "last:") == {"worker 0": "1", "worker 1": "1"}
