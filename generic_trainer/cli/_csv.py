@@ -174,7 +174,7 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         if places := [place for place, row in _placed(sheets.values()) if not row[index]]:
             empty[name] = EmptyCells(len(places), len(cells), _text(places[0]))
     raise_problems(DataError, "the table cannot be read", problems, path=first.path)
-    if first.separator == ";" and all(marks.values()):
+    if first.separator != "," and all(marks.values()):
         _logger.warning(
             "%s has numbers with commas (%s) and numbers with points (%s), and takes both for "
             "decimal marks: if one of them divides thousands, remove it",

@@ -38,6 +38,7 @@ _MARKERS = (
 )
 EMPTY_MARKERS = frozenset({"", "#N/A N/A", *_MARKERS.split()})
 _SEPARATOR_LINE = re.compile(r"\Asep=.\r?\n")  # tells Excel the separator
+_COMMA_OF_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+(,\d*)?|,\d+)([eE][+-]?\d+)?")
 
 _logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Sheet:
         path: the file.
         names: of its columns.
         rows: cells of each row, below the first line.
-        separator: between cells; where it is a semicolon, numbers may have decimal commas.
+        separator: between cells; where it is no comma, numbers may have decimal commas.
     """
 
     path: str
@@ -224,14 +225,21 @@ def as_csv(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def with_decimal_points(sheet: Sheet, index: int) -> bool:
-    """Replaces the commas of a column of numbers, which a table with semicolons may have.
+    """Replaces the decimal commas of a column of numbers.
+
+    A table with commas between its cells has none. With semicolons, which take the place of commas
+    because numbers have these, each comma is a decimal one. With tabs or vertical bars, commas may
+    as well divide thousands: they are left if all of them could.
 
     Returns whether there were any.
     """
-    if sheet.separator != ";":
+    if sheet.separator == ",":
         return False
     filled = {row[index].strip() for row in sheet.rows} - EMPTY_MARKERS
-    if not any("," in cell for cell in filled) or not all(map(_DECIMAL_COMMA.fullmatch, filled)):
+    with_commas = {cell for cell in filled if "," in cell}
+    if not with_commas or not all(map(_DECIMAL_COMMA.fullmatch, filled)):
+        return False
+    if sheet.separator != ";" and all(map(_COMMA_OF_THOUSANDS.fullmatch, with_commas)):
         return False
     for row in sheet.rows:
         row[index] = row[index].replace(",", ".")

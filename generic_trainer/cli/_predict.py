@@ -119,9 +119,9 @@ def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str], st
     places: list[str] = []
     signatures = set()
     for number, value in _parsed(text, name):
-        if isinstance(value, dict) and isinstance(value.get("instances"), list):
+        if isinstance(value, dict) and (asked := _requested(value, name)) is not None:
             signatures.add(str(value.get("signature_name") or _DEFAULT))
-            value = value["instances"]  # a request of TensorFlow Serving
+            value = asked
         values = value if isinstance(value, list) else [value]
         rows += values
         places += [f"{name}, line {number}"] * len(values)
@@ -134,6 +134,19 @@ def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str], st
         listed = ", ".join(sorted(signatures))
         raise DataError(f"{name} has requests for several signatures: {listed}", path=name)
     return rows, places, next(iter(signatures - {_DEFAULT}), None)
+
+
+def _requested(value: Mapping[str, Any], name: str) -> list[Any] | None:
+    """Returns the rows of a request of TensorFlow Serving, which has them in either form."""
+    if isinstance(value.get("instances"), list):
+        return value["instances"]
+    if not isinstance(value.get("inputs"), dict):
+        return None
+    columns = value["inputs"]
+    lengths = {key: len(c) if isinstance(c, list) else None for key, c in columns.items()}
+    if None in lengths.values() or len({*lengths.values()}) > 1:
+        raise DataError(f"{name}: expected lists of one length in inputs: {lengths}", path=name)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _parsed(text: str, name: str) -> list[tuple[int, Any]]:

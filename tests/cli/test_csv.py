@@ -46,6 +46,19 @@ COLUMNS = ["area INT", "price FLOAT", "place BYTES"]
             id="markers",
         ),
         pytest.param(table(separator=";", change=lambda s: s.replace(".", ",")), COLUMNS, id=";"),
+        *(
+            pytest.param(
+                table({(3, 1): "1,234"}, separator, lambda s: s.replace(".", ",")),
+                COLUMNS,
+                id=f"decimal commas and {name}",
+            )
+            for separator, name in (("\t", "tabs"), ("|", "bars"))
+        ),
+        pytest.param(
+            table({(row, 1): f"{row},234" for row in range(2, 102)}, "\t"),
+            ["area INT", "price BYTES", "place BYTES"],
+            id="tabs and commas that may divide thousands",
+        ),
         pytest.param(
             table(
                 {(3, 1): "NA", (4, 1): "1.5e-05", (5, 1): "-.5"}, ";", lambda s: s.replace(".", ",")

@@ -43,6 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 CSV = "id,rooms,area,the place\n7,2,1.5,Köln\n8,NA,2,\n"
 LINES = '{"area": 1.5, "rooms": 2, "the place": "Köln", "id": [1]}\n\n{"area": 2, "rooms": null}\n'
+COLUMNS = '{"inputs": {"area": [1.5, 2], "rooms": [2, null], "the place": ["Köln", null]}}'
 PREDICTED = [
     {"both": [201.5, 100.75], "place": "Köln", "price": 201.5},
     {"both": [2.0, 1.0], "place": "", "price": 2.0},
@@ -59,6 +60,7 @@ PREDICTED = [
         (CSV.replace("the place", "the_place"), ["--signature", "columns"]),
         (CSV.replace(",", ";").replace("1.5", "1,5"), []),
         (f'{{"instances": [{LINES.strip().replace(chr(10) * 2, ",")}]}}', []),
+        (COLUMNS, []),
         (f"[{LINES.strip().replace(chr(10) * 2, ',')}]".replace(",", ",\n"), []),
     ],
 )
@@ -172,6 +174,14 @@ def test_requests_name_one_signature(
     assert (
         status == 0 or "has requests for several signatures: 7, columns" in capsys.readouterr().err
     )
+
+
+def test_columns_of_a_request_have_one_length(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows").write_text('{"inputs": {"area": [1.5, 2], "rooms": 3}}')
+    assert cli.main(["predict", model, str(tmp_path / "rows")]) == 2
+    assert "lists of one length in inputs: {'area': 2, 'rooms': None}" in capsys.readouterr().err
 
 
 def test_columns_that_no_row_has_are_named(
