@@ -342,9 +342,9 @@ def types_of_schema(schema: Any) -> dict[str, type]:
 
 
 def _placed(sheets: Any) -> Iterator[tuple[tuple[Sheet, int], Sequence[str]]]:
-    """Yields each row with its sheet and number; the first line is row 1."""
+    """Yields each row with its sheet and number."""
     for sheet in sheets:
-        for number, row in enumerate(sheet.rows, 2):
+        for number, row in zip(sheet.numbers, sheet.rows, strict=True):
             yield (sheet, number), row
 
 

@@ -52,12 +52,14 @@ class Sheet:
         path: the file.
         names: of its columns.
         rows: cells of each row, below the first line.
+        numbers: of the rows, as a spreadsheet counts them: blank rows count.
         separator: between cells; where it is no comma, numbers may have decimal commas.
     """
 
     path: str
     names: list[str]
     rows: list[list[str]]
+    numbers: list[int]
     separator: str
 
 
@@ -82,13 +84,14 @@ def read_sheet(path: str) -> Sheet:
 
 def sheet_of_text(path: str, text: str) -> Sheet:
     """Returns the sheet of the text of a file; see `read_sheet`."""
-    text = _SEPARATOR_LINE.sub("", text)
+    text = _SEPARATOR_LINE.sub("\n", text)
     try:
         separator = _separator(text)
-        lines = list(_lines(text, separator))
+        numbered = [*_lines(text, separator)]
     except csv.Error as error:
         raise DataError(f"{path} cannot be read as a CSV file: {error}", path=path) from error
-    lines, index = _without_index(lines)
+    numbers = [number for number, _ in numbered]
+    lines, index = _without_index([line for _, line in numbered])
     names = Counter(lines[0] if lines else ())
     if len(lines) < 2 or names[""] or names.total() > len(names):
         actual = f"{shown(lines[0])} and {len(lines) - 1} rows" if lines else "an empty file"
@@ -103,7 +106,7 @@ def sheet_of_text(path: str, text: str) -> Sheet:
             path=path,
         )
     header, *rows = lines
-    for number, row in enumerate(rows, 2):
+    for number, row in zip(numbers[1:], rows, strict=True):
         if len(row) != len(header):
             raise DataError(
                 f"{path}, row {number}: expected {len(header)} cells, found {len(row)}, separated "
@@ -114,7 +117,7 @@ def sheet_of_text(path: str, text: str) -> Sheet:
         _logger.info("%s: its cells are separated by %s", path, _SEPARATORS[separator])
     if index:
         _logger.info("%s: its first column has no name, and is left out as an index", path)
-    return Sheet(path, header, rows, separator)
+    return Sheet(path, header, rows, numbers[1:], separator)
 
 
 def decoded(path: str, content: bytes) -> str:
@@ -153,12 +156,13 @@ def decoded(path: str, content: bytes) -> str:
         return text
 
 
-def _lines(text: str, separator: str) -> Iterator[list[str]]:
+def _lines(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number and the cells of each row that is not blank."""
     line_ends = "\n" if "\n" in text else ""  # in the latter case CR alone, of old Macs, is one
     reader = csv.reader(io.StringIO(text, line_ends), delimiter=separator, strict=True)
-    rows = (row for row in reader if row)
-    for names in itertools.islice(rows, 1):
-        yield [name.strip() for name in names]
+    rows = ((number, row) for number, row in enumerate(reader, 1) if row)
+    for number, names in itertools.islice(rows, 1):
+        yield number, [name.strip() for name in names]
     yield from rows
 
 
@@ -172,11 +176,11 @@ def _separator(text: str) -> str:
     for separator in _SEPARATORS:
         try:
             lines = _lines(text, separator)
-            widths[separator] = names = len(next(lines, []))
+            widths[separator] = names = len(next(lines, (0, []))[1])
             # One more may be the number of the row; any more must be empty.
             sizes = {
                 len(row) if len(row) <= names + 1 else max(names, _filled_width(row))
-                for row in lines
+                for _, row in lines
             }
             if names > 1 and sizes <= {names, names + 1}:
                 fitting[separator] = names

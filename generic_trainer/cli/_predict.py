@@ -114,7 +114,7 @@ def _read(path: str) -> tuple[Sheet | Sequence[Mapping[str, Any]], list[str], st
         raise DataError(f"{name} cannot be read: {error}", path=name) from error
     if not text.lstrip().startswith(("{", "[")):
         sheet = sheet_of_text(name, text)
-        return sheet, [f"{name}, row {number}" for number in range(2, len(sheet.rows) + 2)], None
+        return sheet, [f"{name}, row {number}" for number in sheet.numbers], None
     rows: list[Any] = []
     places: list[str] = []
     signatures = set()

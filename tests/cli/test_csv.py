@@ -183,6 +183,18 @@ def run(tmp_path: Path, content: str | bytes, *words: str, module: str = READS) 
             id="not a number",
         ),
         pytest.param(
+            "sep=;\n" + table({(9, 1): "?"}, ";").replace("3;3.5", "\n\n3;3.5"),
+            [],
+            "houses.csv, row 12, column 'price'",
+            id="not a number, below blank lines and that of the separator",
+        ),
+        pytest.param(
+            table(separator=";").replace("7;7.5;", "7;").replace("5;5.5", "\n5;5.5"),
+            [],
+            "houses.csv, row 10: expected 3 cells",
+            id="a row that is too short, below a blank line",
+        ),
+        pytest.param(
             table(),
             ["--schema", "schema.pbtxt"],
             "houses.csv, row 2, column 'price': expected an integer, found '0.5'",
