@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import copy
+import dataclasses
 import dis
 import functools
 import itertools
@@ -19,7 +20,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.keras import is_class_of_keras
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._plain import is_plain
-from generic_trainer.training._walk import classes_of_user
+from generic_trainer.training._walk import classes_of_user, is_of_library
 from generic_trainer.training.resume._callback_files import bring_files, lacks_best, paths_of
 from generic_trainer.training.resume._clocks import ClockReadings, now
 from generic_trainer.training.resume._randomness import is_generator, set_state_of, state_of
@@ -29,6 +30,7 @@ from generic_trainer.training.resume._randomness import is_generator, set_state_
 _SET_BY_FIT = {"model", "_model", "params", "validation_data", "append_header"}
 
 _CONTAINERS = (list, dict, set, collections.deque)
+_OF_CLASSES = (bool, int, float, str, np.generic, np.ndarray)
 _LARGE_BYTES = 1 << 20
 _MOST_COMPARED_BYTES = 16 << 20  # at each checkpoint
 
@@ -286,14 +288,92 @@ def _is_place_for(array: Any, own: Any) -> bool:
     return (array.shape, array.dtype) == (own.shape, own.dtype)
 
 
+@dataclasses.dataclass
+class _Attribute:
+    """An attribute, with the interface of a cell: the variable around a function."""
+
+    owner: Any
+    name: str
+
+    @property
+    def cell_contents(self) -> Any:
+        return getattr(self.owner, self.name, None)
+
+    @cell_contents.setter
+    def cell_contents(self, value: Any) -> None:
+        setattr(self.owner, self.name, value)
+
+
 def _cells(callback: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yields the variables around a callback's functions, and whether these assign them."""
-    owners = [callback, *classes_of_user(type(callback))]
-    for function in (member for owner in owners for member in vars(owner).values()):
-        if isinstance(function, types.FunctionType) and function.__closure__:
-            assigned = _assigned_around(function.__code__)
-            for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
-                yield f"{function.__qualname__}.{name}", cell, name in assigned
+    """Yields the variables around a callback's functions, and whether these assign them.
+
+    So are numbers, texts and arrays of the user's classes, which their methods may assign.
+    """
+    seen: set[int] = {id(callback)}
+    assigned = _assigned_by_methods(type(callback))
+    for owner in (callback, *classes_of_user(type(callback))):
+        for name, member in [*vars(owner).items()]:
+            if not isinstance(member, _OF_CLASSES):
+                yield from _held_by(name, member, seen)
+            elif owner is not callback and not name.startswith("__"):
+                yield f"{owner.__qualname__}.{name}", _Attribute(owner, name), name in assigned
+
+
+def _held_by(path: str, member: Any, seen: set[int]) -> Iterator[tuple[str, Any, bool]]:
+    """Yields what a function holds that is no callback, and what the functions hold that it holds.
+
+    ::
+
+        losses = []                                    a variable around the functions
+        def note(value, last=[0]): losses.append(value)                           a default
+        class Trainer:
+            def end(self, step, logs): self.steps += 1; note(logs["loss"])     of `self`
+
+        LambdaCallback(on_train_batch_end=Trainer().end)
+        LambdaCallback(on_train_batch_end=functools.partial(end, losses))      an argument
+    """
+    if id(member) in seen:
+        return
+    held: list[tuple[str, Any, bool]] = []
+    if isinstance(member, functools.partial):
+        held = [(f"({n})", types.CellType(value), False) for n, value in enumerate(member.args)]
+        held += [(f"({n})", types.CellType(member.keywords[n]), False) for n in member.keywords]
+        held.append(("", types.CellType(member.func), False))
+    elif isinstance(member, types.MethodType):
+        owner, kind = member.__self__, type(member.__self__)
+        if id(owner) not in seen and classes_of_user(kind) and not hasattr(kind, "get_config"):
+            seen.add(id(owner))
+            assigned = _assigned_by_methods(kind)
+            names = [name for name in getattr(owner, "__dict__", {}) if name not in _SET_BY_FIT]
+            held = [(f".{name}", _Attribute(owner, name), name in assigned) for name in names]
+        held.append(("", types.CellType(member.__func__), False))
+    elif isinstance(member, types.BuiltinMethodType):  # `losses.append`
+        held = [(".self", types.CellType(member.__self__), False)]
+    elif isinstance(member, types.FunctionType) and not is_of_library(member.__module__):
+        names, cells = member.__code__.co_freevars, member.__closure__ or ()
+        assigned = _assigned_around(member.__code__)
+        held = [(f".{n}", cell, n in assigned) for n, cell in zip(names, cells, strict=True)]
+        defaults = {**dict(enumerate(member.__defaults__ or ())), **(member.__kwdefaults__ or {})}
+        held += [(f"({n})", types.CellType(value), False) for n, value in defaults.items()]
+        held += [(f".{name}", _Attribute(member, name), True) for name in vars(member)]
+    if held:
+        seen.add(id(member))
+    for end, cell, is_assigned in held:
+        yield path + end, cell, is_assigned
+        yield from _held_by(path + end, _content(cell), seen)
+
+
+@functools.lru_cache
+def _assigned_by_methods(kind: type) -> set[str]:
+    """Returns the attributes that methods other than `__init__` assign."""
+    members = [vars(each) for each in classes_of_user(kind)]
+    codes = [
+        member.__code__
+        for name, member in itertools.chain(*(each.items() for each in members))
+        if isinstance(member, types.FunctionType) and name != "__init__"
+    ]
+    instructions = itertools.chain(*map(dis.get_instructions, codes))
+    return {each.argval for each in instructions if each.opname == "STORE_ATTR"}
 
 
 @functools.lru_cache

@@ -37,9 +37,10 @@ Tensors: TypeAlias = dict[str, tf.Tensor]
 _KINDS = (tf.Variable, *TABLES)
 WEIGHTS = "weights/"
 TRAINABLE = "trainable"
-_NUMBERS = (bool, int, float)
+_PLAIN = (type(None), bool, int, float, str, np.generic)
 _CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")  # legacy optimizers of Keras 2 hide them
 SET_BY_KERAS = {"built", "stop_training", TRAINABLE}
+_NOT_RESTORED = {*SET_BY_KERAS, "loss", "name"}  # `_changes` looks at the loss
 _ENDS = ("keys", "values")  # of the names of a table's tensors
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
 _IDF_WEIGHTS = "idf_weights"
@@ -223,32 +224,41 @@ def _arrays(layer: Any) -> dict[str, np.ndarray]:
 
 
 def attributes_of(model: Any) -> dict[str, Any]:
-    """Returns the numbers that are attributes of a model and its layers, by their paths.
+    """Returns numbers, texts, None and tuples of them, attributes of a model and its parts.
 
-    They include `trainable` of layers, and the numbers, texts and None of optimizers.
+    The parts are its layers, with `trainable`, and its optimizers. Texts with a slash are not among
+    them: they may be paths, and the run that resumes may have another directory.
+
+    Returns:
+        Their paths → them.
     """
-    numbers: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     deferred: dict[str, Any] = {}
     for path, part in walk(model, deferred=deferred):
         if isinstance(part, _KINDS):
             continue
         kind: Any = type(part)
         if hasattr(kind, "trainable_weights"):
-            numbers[f"{path}.{TRAINABLE}"] = part.trainable
+            values[f"{path}.{TRAINABLE}"] = part.trainable
         for name, value in getattr(part, "__dict__", {}).items():
-            if type(value) not in _NUMBERS or name in SET_BY_KERAS:
+            if not is_restored(value) or name in _NOT_RESTORED:
                 continue
             if name[0] != "_" or name in names_of_user(kind):
-                numbers[f"{path}.{name}"] = value
+                values[f"{path}.{name}"] = tuple(value) if isinstance(value, tuple) else value
     for path, part in parts_of_optimizers(deferred):
         kind = type(part)
         for name in [*vars(part), *(name for name in _CLIPS if hasattr(part, name))]:
             is_own = name[0] != "_" or name in names_of_user(kind)
-            if is_own and name not in (*SET_BY_KERAS, "name"):
-                value = getattr(part, name)
-                if value is None or type(value) in (*_NUMBERS, str):
-                    numbers[f"{path}.{name}"] = value
-    return numbers
+            if is_own and name not in _NOT_RESTORED and is_restored(getattr(part, name)):
+                values[f"{path}.{name}"] = getattr(part, name)
+    return values
+
+
+def is_restored(value: Any) -> bool:
+    """Returns whether `attributes_of` has a value that is an attribute."""
+    if isinstance(value, tuple):
+        return all(map(is_restored, value))
+    return isinstance(value, _PLAIN) and not (isinstance(value, str) and "/" in value)
 
 
 def parts_of_optimizers(deferred: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,6 @@
 """Attributes of a model that steps change and no checkpoint has, for a warning.
 
-Of a model's attributes a checkpoint has variables and numbers. A list of earlier images, or a
+Of a model's attributes a checkpoint has variables, numbers, and texts without a slash. A list of earlier images, or a
 generator of NumPy, starts anew in a resumed fit. Whether steps change such data is seen by two
 looks, after the first step and at the end of the epoch. A look has to be cheap, because the data
 may be a replay buffer of gigabytes, and it must never end a training. So it takes the size of each
@@ -22,7 +22,7 @@ from generic_trainer._core.texts import listed
 from generic_trainer.training._plain import pickled
 from generic_trainer.training._walk import classes_of_user, walk
 from generic_trainer.training.resume._randomness import is_generator, state_of
-from generic_trainer.training.resume._state import SET_BY_KERAS, names_of_user
+from generic_trainer.training.resume._state import SET_BY_KERAS, is_restored, names_of_user
 
 _ENDS = 100  # members of a container, at its start and at its end
 _VALUES = 1000  # of an array
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 
 class UnsavedAttributes:
-    """Lists, dicts, arrays, texts and generators that the user's methods name.
+    """Lists, dicts, arrays, paths and generators that the user's methods name.
 
     Python code of steps that do not run eagerly runs once, while TensorFlow traces it. What a
     `tf.py_function` of them changes is not seen.
@@ -55,7 +55,8 @@ class UnsavedAttributes:
         if changed:
             _logger.warning(
                 "If this fit is resumed, these attributes of the model start anew, because of its "
-                "attributes only variables and numbers are saved: %s. Use a tf.Variable for them.",
+                "attributes only variables, numbers and texts without a slash are saved: %s. Use a "
+                "tf.Variable for them.",
                 listed(changed),
             )
 
@@ -67,7 +68,7 @@ class UnsavedAttributes:
                 kind: Any = type(part)
                 names = names_of_user(kind) if classes_of_user(kind) else ()
                 for name, value in getattr(part, "__dict__", {}).items():
-                    if name in names and name not in SET_BY_KERAS:
+                    if name in names and name not in SET_BY_KERAS and not is_restored(value):
                         with contextlib.suppress(Exception):
                             if (looked := _seen(value, _DEPTH)) is not None:
                                 seen[f"{path}.{name}"[1:]] = looked

@@ -100,6 +100,7 @@ def changing(keras: Any, epochs: tuple[int, ...]) -> Any:
                 layer = self.model.layers[0]
                 layer.trainable = not layer.trainable
                 self.model.scale /= 2
+                self.model.phase, self.model.shares = "main", (0.5, self.model.shares[0])
                 self.model.make_train_function(force=True)
 
     return Changing()
@@ -112,6 +113,8 @@ def test_what_callbacks_and_steps_change_of_a_model_goes_on(
     class Scaled(keras.Sequential):
         scale = 1.0
         _shift = 0.0
+        phase: str | None = None
+        shares: tuple[Any, ...] = (1.0, None)
 
         @property
         def shift(self) -> float:
@@ -125,6 +128,8 @@ def test_what_callbacks_and_steps_change_of_a_model_goes_on(
             x, y = data
             if eagerly:
                 self.scale, self.shift = self.scale + 0.125, self.shift + 0.25
+            if self.phase == "main":
+                y = y * self.shares[0]
             return super().train_step((x * self.scale + self.shift, y))
 
     def fit(run: str, end: int = 0) -> Any:
@@ -286,6 +291,101 @@ def batch_recorders(keras: Any) -> dict[str, Make]:
     }
 
 
+def functions_of_others(keras: Any) -> dict[str, Make]:
+    """Returns name → callback, whose functions record in what other functions and objects hold."""
+
+    def of(function: Any) -> Any:
+        return keras.callbacks.LambdaCallback(on_train_batch_end=function)
+
+    def partial() -> Any:
+        def on_end(losses: list[float], batch: int, logs: Any, *, counts: dict[str, int]) -> None:
+            losses.append(float(logs["loss"]))
+            counts["steps"] = counts.get("steps", 0) + 1
+
+        losses: list[float] = []
+        counts: dict[str, int] = {}
+        return of(functools.partial(on_end, losses, counts=counts)), lambda: (losses, counts)
+
+    def method() -> Any:
+        class Trainer:
+            def __init__(self) -> None:
+                self.steps, self.losses, self.sums = 0, list[float](), np.zeros(2)
+                self.limit = time.time()  # which no method assigns: that of the new run
+
+            def on_end(self, batch: int, logs: Any) -> None:
+                self.steps += 1
+                self.losses.append(float(logs["loss"]))
+                self.sums[:] += logs["loss"]
+
+        trainer = Trainer()
+        made_s, losses = trainer.limit, trainer.losses
+        return of(trainer.on_end), lambda: [
+            *(trainer.steps, trainer.losses, trainer.sums.tolist()),
+            *(trainer.limit == made_s, trainer.losses is losses),
+        ]
+
+    def helper() -> Any:
+        losses: list[float] = []
+        count = 0
+
+        def note(value: float) -> None:
+            nonlocal count
+            count += 1
+            losses.append(value)
+
+        return of(lambda batch, logs: note(float(logs["loss"]))), lambda: (losses, count)
+
+    def default() -> Any:
+        def on_end(batch: int, logs: Any, losses: list[float] = []) -> None:  # noqa: B006
+            losses.append(float(logs["loss"]))
+
+        return of(on_end), lambda: on_end.__defaults__
+
+    def attribute() -> Any:
+        def on_end(batch: int, logs: Any) -> None:
+            kept: Any = on_end
+            kept.steps = getattr(kept, "steps", 0) + 1
+
+        on_end.steps = 0  # type: ignore[attr-defined]
+        return of(on_end), lambda: on_end.steps  # type: ignore[attr-defined]
+
+    def two_of_one_factory() -> Any:
+        def make() -> Any:
+            losses: list[float] = []
+
+            def on_end(number: int, logs: Any) -> None:
+                losses.append(float(logs["loss"]))
+
+            return on_end, losses
+
+        (of_batch, batches), (of_epoch, epochs) = make(), make()
+        both = keras.callbacks.LambdaCallback(on_train_batch_end=of_batch, on_epoch_end=of_epoch)
+        return both, lambda: (batches, epochs)
+
+    def numbers_of_class() -> Any:
+        class Counting(keras.callbacks.Callback):
+            steps, limit = 0, time.time()
+            sums = np.zeros(2)
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                Counting.steps += 1
+                self.sums[0] += logs["loss"]
+
+        made_s, sums = Counting.limit, Counting.sums
+        return Counting(), lambda: [
+            *(Counting.steps, Counting.sums.tolist()),
+            *(Counting.limit == made_s, Counting.sums is sums),
+        ]
+
+    return {
+        each.__name__: each
+        for each in (
+            *(partial, method, helper, default, attribute),
+            *(two_of_one_factory, numbers_of_class),
+        )
+    }
+
+
 def evaluators(keras: Any) -> dict[str, Make]:
     """Returns hook → callback that evaluates the model there."""
 
@@ -320,7 +420,7 @@ def fit_with(keras: Any, directory: Path, *callbacks: Any, end: int = 0, run_dir
     return model
 
 
-@pytest.mark.parametrize("kind", [batch_recorders, evaluators])
+@pytest.mark.parametrize("kind", [batch_recorders, functions_of_others, evaluators])
 def test_what_callbacks_record_is_that_of_an_unbroken_fit(
     tmp_path: Path, keras: Any, kind: Callable[[Any], dict[str, Make]]
 ) -> None:
