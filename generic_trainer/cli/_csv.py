@@ -284,15 +284,22 @@ def write_examples(
 
 
 def _divided(records: Sequence[bytes], path: str) -> dict[str, Iterator[bytes]]:
-    """Divides records as CsvExampleGen does: a row stays in its split if others come and go.
+    """Divides records by a hash: a row stays in its split if others come and go.
+
+    CsvExampleGen hashes the row alone, which has the label in it. Then, of few different rows, all
+    (x, yes) may train and all (x, no) evaluate. So the second of equal rows gets a hash of its own.
 
     Rows for evaluation come in the order of their hashes: tables are often sorted by time or by the
     label, and what the checks say of the first eval rows is to hold for all of them.
     """
-    splits: dict[str, list[bytes]] = {"train": [], "eval": []}
+    splits: dict[str, list[tuple[str, bytes]]] = {"train": [], "eval": []}
+    earlier: Counter[bytes] = Counter()
     for record in records:
-        bucket = int(hashlib.sha256(record).hexdigest(), 16) % _EVAL_SHARE
-        splits["eval" if bucket == _EVAL_SHARE - 1 else "train"].append(record)
+        number = earlier[record]
+        earlier[record] += 1
+        digest = hashlib.sha256(record + (f"#{number}".encode() if number else b"")).hexdigest()
+        is_eval = int(digest, 16) % _EVAL_SHARE == _EVAL_SHARE - 1
+        splits["eval" if is_eval else "train"].append((digest, record))
     for split, rows in splits.items():
         if not rows:
             raise DataError(
@@ -300,8 +307,8 @@ def _divided(records: Sequence[bytes], path: str) -> dict[str, Iterator[bytes]]:
                 f"split {split!r}: add rows, or name a file for each split with --train and --eval",
                 path=path,
             )
-    splits["eval"].sort(key=lambda record: hashlib.sha256(record).digest())
-    return {split: iter(rows) for split, rows in splits.items()}
+    splits["eval"].sort()
+    return {split: iter([record for _, record in rows]) for split, rows in splits.items()}
 
 
 def write_schema(table: Table, path: str) -> str:

@@ -32,6 +32,7 @@ _CODE = re.compile(r"0\d")
 _LONGEST_AMOUNT = 40
 _AMOUNTS_PER_WORD = 5  # of a column of numbers with some words in it
 # Batches: small ones learn more of few rows, large ones are faster.
+_MANY_EQUAL = 0.1  # of the rows
 _FEW_ROWS = 10_000
 _SMALL_BATCH = 32
 _LARGE_BATCH = 256
@@ -139,7 +140,20 @@ def profile_of(table: Table, label: str) -> Profile:
         for name in table.columns
         if "," in name
     ]
+    remarks += [
+        f"{name!r}: TFX's CsvExampleGen, in pipeline.py, never ends with a name of several lines: "
+        "rename the column to use it."
+        for name in table.columns
+        if "\n" in name or "\r" in name
+    ]
     rows = len(cells[label])
+    different = len({tuple(row) for part in table.rows.values() for row in part})
+    if rows - different > rows * _MANY_EQUAL:
+        remarks.append(
+            f"{rows - different:,} of {rows:,} rows are equal to an earlier one. TFX's "
+            "CsvExampleGen, in pipeline.py, puts all equal rows in one split: what it measures "
+            "may be far from the truth. Number the rows in a column that the model does not use."
+        )
     batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
     return Profile(label, task, classes, columns, remarks, batch_size, rows)
 

@@ -6,6 +6,7 @@ pipeline can read, is known only then. The bundle's path goes into the execution
 earlier steps are known as soon as the steps are connected: `raw_examples`.
 """
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -17,10 +18,13 @@ from tfx.types import standard_artifacts
 from tfx.types.channel import OutputChannel, UnionChannel
 
 from generic_trainer._core import tfx_names as keys
+from generic_trainer._core.texts import listed
 from generic_trainer._entry_points import may_define
 from generic_trainer.launchers import Distribution
 from generic_trainer.user_code import bundle_function, bundle_module_file
 
+# Components of TFX whose needs the checks know.
+_CONSUMERS = {"BulkInferrer", "Evaluator", "InfraValidator", "Pusher"}
 _BUNDLES_DIR = "_bundles"  # beside TFX's `_wheels`
 _BYTES_PER_MIB = 1 << 20
 _BYTES_PER_GB = 10**9
@@ -56,6 +60,34 @@ def same_inputs(inputs: Mapping[str, types.BaseChannel | None]) -> dict[str, str
     names: dict[int, str] = {}
     first = {name: names.setdefault(id(c), name) for name, c in inputs.items() if c is not None}
     return {name: earlier for name, earlier in first.items() if earlier != name}
+
+
+def warn_of_unknown_consumers(nodes: Iterable[Any], contract: str | None) -> None:
+    """Warns of components downstream that the checks will not know for what they are.
+
+    The executor gets the ids of the nodes, and no types. An id has the component's name by default.
+
+    Args:
+        nodes: that read the outputs of this one.
+        contract: that of the step, as JSON.
+    """
+    if contract and json.loads(contract).get("consumers"):
+        return
+    renamed = {}
+    for node in nodes:
+        kinds = (kind.__name__ for kind in type(node).__mro__ if kind.__name__ in _CONSUMERS)
+        kind = next(kinds, None)
+        if kind and kind.lower() not in node.id.lower().replace("_", ""):
+            renamed[node.id] = kind
+    if renamed:
+        _logger.warning(
+            "The checks know the consumers of a model by the ids of their nodes, and cannot know "
+            "%s by its id. What it fails on is only a warning. Begin the id with the name of the "
+            "component, as in with_id(%r), or pass contract=ServingContract(consumers=%r).",
+            listed([f"the {kind} {name!r}" for name, kind in renamed.items()]),
+            "{1}.{0}".format(*next(iter(renamed.items()))),
+            (*sorted({*renamed.values()}),),
+        )
 
 
 def bundle_user_code(

@@ -26,6 +26,7 @@ from generic_trainer.components._compile import (
     raw_examples,
     same_inputs,
     step_resources,
+    warn_of_unknown_consumers,
     with_encode_hook,
 )
 from generic_trainer.components._views import register_views
@@ -199,6 +200,8 @@ class GenericTrainer(BaseComponent):
         # only moments when the pipeline root is known and the user's files are available.
         super()._resolve_pip_dependencies(pipeline_root)
         if self._reads_bundles():
+            contract = self.spec.exec_properties.get(keys.CONTRACT)
+            warn_of_unknown_consumers(self.downstream_nodes, contract)
             code = bundle_user_code(self._module_file, self._run_fn, pipeline_root)
             self.spec.exec_properties.update(code)
             self._offers_resources = True

@@ -1,6 +1,7 @@
 """Conversion of TFX's artifacts and execution properties into a `TrainingRequest`."""
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,6 +31,8 @@ from generic_trainer.validation import ServingContract
 
 _Artifacts = Mapping[str, Sequence[types.Artifact]]
 _STATISTICS_FILE = "FeatureStats.pb"
+
+_logger = logging.getLogger(__name__)
 
 
 def request_from_artifacts(
@@ -285,7 +288,7 @@ def tf_examples(examples: Sequence[types.Artifact] | None) -> tuple[str, ...]:
 
 
 def num_examples(statistics: Sequence[types.Artifact] | None) -> dict[str, int] | None:
-    """Returns split name → number of examples, or None without a statistics artifact.
+    """Returns split name → number of examples, or None without statistics of splits.
 
     Raises:
         DataError: a statistics file is missing or broken.
@@ -300,9 +303,21 @@ def num_examples(statistics: Sequence[types.Artifact] | None) -> dict[str, int] 
             # Of slices, in any order, the largest is that of all examples.
             counted = max((dataset.num_examples for dataset in datasets), default=0)
             counts[split] = counts.get(split, 0) + counted
-    return counts
+    return counts or None
 
 
 def statistics_pattern(statistics: Sequence[types.Artifact] | None) -> str | None:
-    """Returns the pattern of the first statistics artifact's files, one for each split."""
-    return os.path.join(statistics[0].uri, "*", _STATISTICS_FILE) if statistics else None
+    """Returns the pattern of the first statistics artifact's files, one for each split.
+
+    Those that Transform writes have no splits, and may be of other features than examples have.
+    """
+    if not statistics:
+        return None
+    if not artifact_utils.decode_split_names(statistics[0].split_names):
+        _logger.warning(
+            "The checks do not use the statistics %s: they have no splits, as those of Transform. "
+            "Pass the output of a StatisticsGen of the raw examples.",
+            statistics[0].uri,
+        )
+        return None
+    return os.path.join(statistics[0].uri, "*", _STATISTICS_FILE)

@@ -1,6 +1,7 @@
 """CSV files as people have them: markers for empty cells, separators, encodings, an index."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from generic_trainer._core.records import read_records
 from generic_trainer._core.texts import load_schema
 from generic_trainer.cli._csv import read_csv, write_examples, write_schema
 from generic_trainer.cli._csv_text import as_csv, sheet_of_text
+from generic_trainer.cli._profile import profile_of
 from generic_trainer.data import parse_spec
 from generic_trainer.errors import DataError
 from tests import helpers
@@ -124,6 +126,17 @@ def test_a_table_is_read(tmp_path: Path, content: str | bytes, columns: list[str
         assert buckets == ({2} if split == "eval" else {0, 1})
     parsed = parse_spec(schema)
     tf.io.parse_example([*records["train"], *records["eval"]], parsed)
+
+
+def test_equal_rows_are_divided_as_others_are(tmp_path: Path) -> None:
+    (tmp_path / "answers.csv").write_text("x,label\n" + "1,yes\n1,no\n2,yes\n" * 300)
+    table = read_csv({"": str(tmp_path / "answers.csv")})
+    written = write_examples(table, str(tmp_path / "rows"))
+    counts = Counter(read_records(*written["eval"], 1000))
+    assert len(counts) == 3 and all(70 < count < 130 for count in counts.values())
+    first = Counter(read_records(*written["eval"], 60))
+    assert all(8 < first[record] < 32 for record in counts), "the first ones stand for all"
+    assert any(text.startswith("897 of 900") for text in profile_of(table, "label").remarks)
 
 
 def test_separators_at_the_end_of_lines_do_not_make_a_comma_one(tmp_path: Path) -> None:

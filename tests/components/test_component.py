@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import types
-from tfx.components import CsvExampleGen, Trainer, Transform
+from tfx.components import CsvExampleGen, Evaluator, Pusher, Trainer, Transform
 from tfx.components.schema_gen.import_schema_gen.component import ImportSchemaGen
 from tfx.components.trainer.executor import GenericExecutor
 from tfx.dsl.compiler.compiler import Compiler
@@ -19,7 +19,7 @@ from tfx.dsl.components.common.resolver import Resolver
 from tfx.dsl.input_resolution.strategies.latest_artifact_strategy import LatestArtifactStrategy
 from tfx.orchestration.data_types import RuntimeParameter
 from tfx.orchestration.pipeline import Pipeline
-from tfx.proto import trainer_pb2
+from tfx.proto import pusher_pb2, trainer_pb2
 from tfx.types import channel, standard_artifacts, standard_component_specs
 from tfx.types.system_executions import Train
 
@@ -278,6 +278,37 @@ def test_each_executor_gets_the_code_as_it_reads_it(
     assert component.executor_spec.executor_class is used
     assert component.exec_properties["module_path"].endswith(package)
     assert told in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("names", "consumers", "renamed"),
+    [
+        (("Evaluator", "Pusher"), (), ()),
+        (("Evaluator.gate", "my_pusher"), (), ()),
+        (("QualityGate", "Release"), (), ("Evaluator 'QualityGate'", "Pusher 'Release'")),
+        (("QualityGate", "Release"), ("Evaluator", "Pusher"), ()),
+    ],
+)
+def test_consumers_that_their_ids_do_not_name_are_named(
+    names: tuple[str, str],
+    consumers: tuple[str, ...],
+    renamed: tuple[str, ...],
+    make: Make,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class OfTheHouse(Pusher):
+        """A component that a team derives."""
+
+    trainer = make(contract=ServingContract(consumers=consumers) if consumers else None)
+    model = trainer.outputs["model"]
+    evaluator = Evaluator(examples=EXAMPLES, model=model).with_id(names[0])
+    destination = pusher_pb2.PushDestination()
+    pusher = OfTheHouse(model=model, push_destination=destination).with_id(names[1])
+    Pipeline("p", pipeline_root=str(tmp_path), components=[trainer, evaluator, pusher])
+    trainer._resolve_pip_dependencies(str(tmp_path / "root"))
+    told = [each.getMessage() for each in caplog.records if "consumers" in each.getMessage()]
+    assert bool(told) is bool(renamed) and all(f"the {each}" in told[0] for each in renamed)
 
 
 def test_the_executor_of_ai_platform_is_refused(make: Make) -> None:

@@ -135,6 +135,17 @@ def test_optional_inputs(fn_args_for: Any, tmp_path: Path) -> None:
     assert fn_args.custom_config == {"epochs": [3]}
 
 
+def test_statistics_of_transform_are_left_out(
+    node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    statistics = artifact_at("ExampleStatistics", tmp_path / "post_transform_stats")
+    inputs = {"examples": [node.examples], "statistics": [statistics]}
+    properties = helpers.exec_properties(run_fn="a.run_fn")
+    request = request_from_artifacts(inputs, node.outputs, properties, scratch_dir=str(tmp_path))
+    assert request.statistics_path is None and request.num_examples is None
+    assert "Pass the output of a StatisticsGen" in caplog.text
+
+
 def test_inputs_of_one_channel_are_passed_once(node: Node, tmp_path: Path) -> None:
     same = {"raw_examples": "examples", "extra_input_rows": "examples"}
     same["extra_input_none"] = "schema"
