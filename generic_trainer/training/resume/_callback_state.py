@@ -21,7 +21,7 @@ from generic_trainer._core.keras import is_class_of_keras
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._plain import is_plain
 from generic_trainer.training._walk import classes_of_user, is_of_library
-from generic_trainer.training.resume._callback_files import bring_files, lacks_best, paths_of
+from generic_trainer.training.resume._callback_files import bring_files, lacks_best
 from generic_trainer.training.resume._clocks import ClockReadings, now
 from generic_trainer.training.resume._randomness import is_generator, set_state_of, state_of
 
@@ -88,15 +88,17 @@ class CallbackState:
                     ", ".join(changed),
                 )
         return [
-            [
-                type(callback).__name__,
-                is_optional(callback),
-                _plain_state(callback),
-                self._around(callback),
-                paths_of(callback),
-                clocks.state(),
-            ]
-            for callback, clocks in zip(self._callbacks, self._clocks, strict=True)
+            self._run_dir,
+            *(
+                [
+                    type(callback).__name__,
+                    is_optional(callback),
+                    _plain_state(callback),
+                    self._around(callback),
+                    clocks.state(),
+                ]
+                for callback, clocks in zip(self._callbacks, self._clocks, strict=True)
+            ),
         ]
 
     def assign(self, values: list[Any], path: str, is_chief: bool = True) -> None:
@@ -107,6 +109,7 @@ class CallbackState:
         Raises:
             ConfigurationError: other callbacks were saved.
         """
+        run_dir, *values = values
         expected = [name for name, may_lack, *_ in values if not may_lack]
         actual = [
             type(callback).__name__ for callback in self._callbacks if not is_optional(callback)
@@ -117,6 +120,8 @@ class CallbackState:
                 f"{expected}, and now there are {actual}. Pass the same callbacks in the same "
                 "order, or delete it to start afresh."
             )
+        if is_chief:
+            bring_files(run_dir, self._run_dir)
         # Copied, because callbacks change it, and it may be assigned again. `placed` has the `id`s
         # of parts of the copy, so that it has to be there until the end.
         copied = copy.deepcopy(values)
@@ -127,16 +132,15 @@ class CallbackState:
         for callback, clocks in zip(self._callbacks, self._clocks, strict=True):
             of_name = states.get(type(callback).__name__)
             if of_name:
-                state, around, paths, readings = of_name.pop(0)
-                if is_chief:
-                    bring_files(callback, paths, self._run_dir)
-                    if lacks_best(callback) and state.pop("best", None) != callback.best:
-                        _logger.warning(
-                            "%s begins with the best model anew: expected that of the earlier run "
-                            "in %s, found none",
-                            type(callback).__name__,
-                            callback.filepath,
-                        )
+                state, around, readings = of_name.pop(0)
+                is_lacking = is_chief and lacks_best(callback)
+                if is_lacking and state.pop("best", None) != callback.best:
+                    _logger.warning(
+                        "%s begins with the best model anew: expected that of the earlier run in "
+                        "%s, found none",
+                        type(callback).__name__,
+                        callback.filepath,
+                    )
                 _set_plain_state(callback, state, placed)
                 _set_around(callback, around, placed)
                 clocks.move(readings)

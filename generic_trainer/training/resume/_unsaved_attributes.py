@@ -1,11 +1,11 @@
 """Attributes of a model that steps change and no checkpoint has, for a warning.
 
-Of a model's attributes a checkpoint has variables, numbers, and texts without a slash. A list of earlier images, or a
-generator of NumPy, starts anew in a resumed fit. Whether steps change such data is seen by two
-looks, after the first step and at the end of the epoch. A look has to be cheap, because the data
-may be a replay buffer of gigabytes, and it must never end a training. So it takes the size of each
-container, its first and last members, and some values of each array: what it takes for unchanged
-may have changed, which then nobody is warned of.
+Of a model's attributes a checkpoint has variables, numbers, and texts without a slash. A list of
+earlier images, or a generator of NumPy, starts anew in a resumed fit. Whether steps change such
+data is seen by two looks, after the first step and at the end of the epoch. A look has to be
+cheap, because the data may be a replay buffer of gigabytes, and it must never end a training. So
+it takes the size of each container, its first and last members, and some values of each array:
+what it takes for unchanged may have changed, which then nobody is warned of.
 """
 
 import contextlib

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -521,3 +522,40 @@ def test_the_best_model_of_an_earlier_run_comes_along(
     assert ("begins with the best model anew" in caplog.text) == is_gone
     copied = (tmp_path / "second" / name.format(epoch=2 if is_gone else 1)).read_bytes()
     assert (copied == weights) != is_gone
+
+
+@pytest.mark.parametrize("earlier", ["kept", "failed"])
+def test_files_of_the_user_come_along_whatever_paths_callbacks_make(
+    tmp_path: Path, keras: Any, earlier: str
+) -> None:
+    def fit(run: str, end: int = 0) -> dict[str, str]:
+        directory = tmp_path / run
+        directory.mkdir()
+        args = types.SimpleNamespace(model_run_dir=str(directory))
+
+        class Snapshots(keras.callbacks.Callback):
+            def __init__(self) -> None:
+                super().__init__()
+                self.args = args
+
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                Path(f"{self.args.model_run_dir}/snapshots").mkdir(exist_ok=True)
+                Path(f"{self.args.model_run_dir}/snapshots/{epoch}").write_text(run)
+
+        around = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: (directory / f"around-{epoch}").write_text(run)
+        )
+        for name in ("progress-chief.jsonl", "report.html", ".hidden"):  # our own
+            (directory / name).write_text(run)
+        callbacks = [Snapshots(), around]
+        fit_with(keras, tmp_path / "checkpoints", *callbacks, end=end, run_dir=str(directory))
+        files = [path for path in directory.rglob("*") if path.is_file()]
+        return {str(path.relative_to(directory)): path.read_text() for path in files}
+
+    fit("first", end=10)
+    if earlier == "failed":
+        (tmp_path / "first").rename(tmp_path / "first.failed")
+    expected = {"progress-chief.jsonl": "second", "report.html": "second", ".hidden": "second"}
+    for epoch, run in ((0, "first"), (1, "first"), (2, "second")):
+        expected |= {f"snapshots/{epoch}": run, f"around-{epoch}": run}
+    assert fit("second") == expected
