@@ -314,8 +314,9 @@ def _cells(callback: Any) -> Iterator[tuple[str, Any, bool]]:
     So are numbers, texts and arrays of the user's classes, which their methods may assign.
     """
     seen: set[int] = {id(callback)}
-    assigned = _assigned_by_methods(type(callback))
-    for owner in (callback, *classes_of_user(type(callback))):
+    kind: Any = type(callback)
+    assigned = _assigned_by_methods(kind)
+    for owner in (callback, *classes_of_user(kind)):
         for name, member in [*vars(owner).items()]:
             if not isinstance(member, _OF_CLASSES):
                 yield from _held_by(name, member, seen)
@@ -344,20 +345,20 @@ def _held_by(path: str, member: Any, seen: set[int]) -> Iterator[tuple[str, Any,
         held += [(f"({n})", types.CellType(member.keywords[n]), False) for n in member.keywords]
         held.append(("", types.CellType(member.func), False))
     elif isinstance(member, types.MethodType):
-        owner, kind = member.__self__, type(member.__self__)
+        owner = member.__self__
+        kind: Any = type(owner)
         if id(owner) not in seen and classes_of_user(kind) and not hasattr(kind, "get_config"):
             seen.add(id(owner))
             assigned = _assigned_by_methods(kind)
-            names = [name for name in getattr(owner, "__dict__", {}) if name not in _SET_BY_FIT]
-            held = [(f".{name}", _Attribute(owner, name), name in assigned) for name in names]
+            own = [name for name in getattr(owner, "__dict__", {}) if name not in _SET_BY_FIT]
+            held = [(f".{name}", _Attribute(owner, name), name in assigned) for name in own]
         held.append(("", types.CellType(member.__func__), False))
-    elif isinstance(member, types.BuiltinMethodType):  # `losses.append`
-        held = [(".self", types.CellType(member.__self__), False)]
-    elif isinstance(member, types.FunctionType) and not is_of_library(member.__module__):
+    elif isinstance(member, types.FunctionType) and not is_of_library(member.__module__ or ""):
         names, cells = member.__code__.co_freevars, member.__closure__ or ()
         assigned = _assigned_around(member.__code__)
         held = [(f".{n}", cell, n in assigned) for n, cell in zip(names, cells, strict=True)]
-        defaults = {**dict(enumerate(member.__defaults__ or ())), **(member.__kwdefaults__ or {})}
+        defaults: dict[Any, Any] = dict(enumerate(member.__defaults__ or ()))
+        defaults |= member.__kwdefaults__ or {}
         held += [(f"({n})", types.CellType(value), False) for n, value in defaults.items()]
         held += [(f".{name}", _Attribute(member, name), True) for name in vars(member)]
     if held:
@@ -368,7 +369,7 @@ def _held_by(path: str, member: Any, seen: set[int]) -> Iterator[tuple[str, Any,
 
 
 @functools.lru_cache
-def _assigned_by_methods(kind: type) -> set[str]:
+def _assigned_by_methods(kind: Any) -> set[str]:
     """Returns the attributes that methods other than `__init__` assign."""
     members = [vars(each) for each in classes_of_user(kind)]
     codes = [
