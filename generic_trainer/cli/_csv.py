@@ -50,6 +50,7 @@ _EVAL_SHARE = 3  # of one file, a third of the rows is for evaluation, as in Csv
 _NUMBERS_PER_MISTAKE = 50
 _DIFFERENT_MISTAKES = 3
 _CODE = re.compile(r"[+-]?\d+|.*([A-Za-z].*\d|\d.*[A-Za-z]).*")  # beyond 64 bits, or as 136A
+_WHOLE = re.compile(r"\s*([+-]?\d+)\.0*\s*")
 
 _logger = logging.getLogger(__name__)
 
@@ -163,6 +164,12 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         different = () if given is str else set(cells)
         kinds = {cell: _type_of(cell) for cell in different if not is_empty(cell)}
         kind = given or _type(cells, kinds)
+        if kind is int and float in kinds.values():  # of the schema; pandas writes 4.0 beside gaps
+            for row in itertools.chain(*(sheet.rows for sheet in sheets.values())):
+                if whole := _WHOLE.fullmatch(row[index]):
+                    kinds[whole[1]] = int
+                    kinds.pop(row[index], None)
+                    row[index] = whole[1]
         columns[name] = kind
         if any(replaced) or (kind is float and any("." in cell for cell in kinds)):
             marks["," if any(replaced) else "."].append(name)
@@ -364,9 +371,11 @@ def _mistake(sheets: Any, index: int, name: str, kind: type, wrong: set[str]) ->
     mistakes = [(place, row[index]) for place, row in _placed(sheets) if row[index] in wrong]
     place, cell = mistakes[0]
     others = f", as in {len(mistakes) - 1} more of its cells" if mistakes[1:] else ""
+    are_numbers = all(_type_of(each) is float for each in wrong)
+    what, needed = ("numbers", "FLOAT") if are_numbers else ("text", "BYTES")
     return (
         f"{_text(place)}, column {name!r}: {_expected(cell)}{others}. Correct it, or leave "
-        f"it empty; for a column of text, pass a --schema in which {name!r} is of type BYTES."
+        f"it empty; for a column of {what}, pass a --schema in which {name!r} is of type {needed}."
     )
 
 
@@ -400,8 +409,13 @@ def _expected(cell: str) -> str:
 
 
 def _type_of(cell: str) -> type:
-    """Returns the type of a cell in UTF-8: digits and spaces beyond ASCII are text, as in TFX."""
+    """Returns the type of a cell in UTF-8: digits and spaces beyond ASCII are text, as in TFX.
+
+    So is "1_10", which Python reads as a number.
+    """
     encoded = cell.encode()
+    if b"_" in encoded:
+        return str
     # Faster than contextlib.suppress, for millions of cells.
     try:
         return int if -(2**63) <= int(encoded) < 2**63 else str

@@ -173,7 +173,7 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
 def _as_json(cell: str, is_number: bool) -> Any:
     if not is_number:
         return cell
-    return json.loads(cell) if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", cell) else float(cell or 0)
+    return int(cell) if re.fullmatch(r"\s*[+-]?\d+\s*", cell) else float(cell or 0)
 
 
 def _rendered(template: str, values: dict[str, Any]) -> str:

@@ -101,6 +101,11 @@ COLUMNS = ["area INT", "price FLOAT", "place BYTES"]
             table({(3, 0): "1a"}), ["area BYTES", "price FLOAT", "place BYTES"], id="a code"
         ),
         pytest.param(
+            table({(row, 0): f"1_{row}" for row in range(2, 122)}),
+            ["area BYTES", "price FLOAT", "place BYTES"],
+            id="codes with an underscore",
+        ),
+        pytest.param(
             table({(3, 0): f"1{0:020}"}),
             ["area BYTES", "price FLOAT", "place BYTES"],
             id="beyond 64 bits",
@@ -137,6 +142,13 @@ def test_equal_rows_are_divided_as_others_are(tmp_path: Path) -> None:
     first = Counter(read_records(*written["eval"], 60))
     assert all(8 < first[record] < 32 for record in counts), "the first ones stand for all"
     assert any(text.startswith("897 of 900") for text in profile_of(table, "label").remarks)
+
+
+def test_whole_numbers_of_pandas_are_integers_if_the_schema_has_them(tmp_path: Path) -> None:
+    (tmp_path / "rooms.csv").write_text("rooms,x\n4.0,1\n,2\n9007199254740993.0,3\n5,4\n")
+    found = read_csv({"": str(tmp_path / "rooms.csv")}, {"rooms": int})
+    assert found.columns["rooms"] is int
+    assert [row[0] for row in found.rows[""]] == ["4", "", "9007199254740993", "5"]
 
 
 def test_separators_at_the_end_of_lines_do_not_make_a_comma_one(tmp_path: Path) -> None:
@@ -210,7 +222,8 @@ def run(tmp_path: Path, content: str | bytes, *words: str, module: str = READS) 
         pytest.param(
             table(),
             ["--schema", "schema.pbtxt"],
-            "houses.csv, row 2, column 'price': expected an integer, found '0.5'",
+            "expected an integer, found '0.5', as in 119 more of its cells. Correct it, or leave "
+            "it empty; for a column of numbers, pass a --schema in which 'price' is of type FLOAT",
             id="not the number of the schema",
         ),
         pytest.param(
