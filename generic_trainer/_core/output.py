@@ -219,7 +219,17 @@ class Tee(io.TextIOBase):
     def close(self) -> None:
         """Leaves both streams open: other objects own them, and Python calls this on collection."""
 
-    def __getattr__(self, name: str) -> Any:  # `isatty`, `encoding`, a notebook's own extras
+    def isatty(self) -> bool:
+        return self._shown.isatty()
+
+    def fileno(self) -> int:
+        return self._shown.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._shown.encoding
+
+    def __getattr__(self, name: str) -> Any:  # a notebook's own extras
         return getattr(self._shown, name)
 
 

@@ -167,7 +167,7 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         if kind is int and float in kinds.values():  # of the schema; pandas writes 4.0 beside gaps
             for row in itertools.chain(*(sheet.rows for sheet in sheets.values())):
                 if whole := _WHOLE.fullmatch(row[index]):
-                    kinds[whole[1]] = int
+                    kinds[whole[1]] = _type_of(whole[1])
                     kinds.pop(row[index], None)
                     row[index] = whole[1]
         columns[name] = kind
@@ -181,6 +181,8 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         if places := [place for place, row in _placed(sheets.values()) if not row[index]]:
             empty[name] = EmptyCells(len(places), len(cells), _text(places[0]))
     raise_problems(DataError, "the table cannot be read", problems, path=first.path)
+    if first.separator != ";" and marks[","]:
+        _logger.info("%s: commas are decimal marks in %s", files, listed(marks[","]))
     if first.separator != "," and all(marks.values()):
         _logger.warning(
             "%s has numbers with commas (%s) and numbers with points (%s), and takes both for "

@@ -150,9 +150,11 @@ def profile_of(table: Table, label: str) -> Profile:
     different = len({tuple(row) for part in table.rows.values() for row in part})
     if rows - different > rows * _MANY_EQUAL:
         remarks.append(
-            f"{rows - different:,} of {rows:,} rows are equal to an earlier one. TFX's "
-            "CsvExampleGen, in pipeline.py, puts all equal rows in one split: what it measures "
-            "may be far from the truth. Number the rows in a column that the model does not use."
+            f"{rows - different:,} of {rows:,} rows are equal to an earlier one: if they are "
+            "copies of it, a row trains and its copy evaluates, which looks better than it is. "
+            "TFX's CsvExampleGen, in pipeline.py, puts all equal rows in one split: what it "
+            "measures may be far from the truth. Number the rows in a column that the model does "
+            "not use."
         )
     batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
     return Profile(label, task, classes, columns, remarks, batch_size, rows)

@@ -307,17 +307,17 @@ def num_examples(statistics: Sequence[types.Artifact] | None) -> dict[str, int] 
 
 
 def statistics_pattern(statistics: Sequence[types.Artifact] | None) -> str | None:
-    """Returns the pattern of the first statistics artifact's files, one for each split.
+    """Returns the pattern of the files of the first artifact that has one for each split.
 
-    Those that Transform writes have no splits, and may be of other features than examples have.
+    Those of Transform have no splits, and may be of other features than the examples have.
     """
-    if not statistics:
-        return None
-    if not artifact_utils.decode_split_names(statistics[0].split_names):
+    for artifact in statistics or ():
+        pattern = os.path.join(artifact.uri, "*", _STATISTICS_FILE)
+        if fileio.glob(pattern):
+            return pattern
         _logger.warning(
             "The checks do not use the statistics %s: they have no splits, as those of Transform. "
             "Pass the output of a StatisticsGen of the raw examples.",
-            statistics[0].uri,
+            artifact.uri,
         )
-        return None
-    return os.path.join(statistics[0].uri, "*", _STATISTICS_FILE)
+    return None

@@ -65,7 +65,7 @@ def is_plain(value: Any) -> bool:
     """Returns whether a value is plain data."""
     try:
         pickled(value)
-    except ValueError:
+    except Exception:  # of an object's own code, or of a container that a thread changes
         return False
     return True
 

@@ -27,7 +27,6 @@ _NOTES = {
     *("KerasTensor", "Policy", "SerializableDict", "TensorShape", "TensorSpec", "TrackedSet"),
     "Tracker",
 }
-_LIBRARIES = {"builtins", "generic_trainer", "keras", "tensorflow", "tf_keras"}
 _NOTING = {"inspect", "keras", "tensorflow", "tf_keras"}
 
 
@@ -134,9 +133,5 @@ def _serves_training(kind: type) -> bool:
 
 def classes_of_user(kind: type) -> list[type]:
     """Returns the classes of an object that are neither Keras' and TensorFlow's nor our own."""
-    return [each for each in kind.__mro__ if not is_of_library(each.__module__)]
-
-
-def is_of_library(module: str) -> bool:
-    """Returns whether a module is of Keras, TensorFlow, Python's builtins, or our own."""
-    return module.partition(".")[0] in _LIBRARIES
+    ours = ("builtins", "generic_trainer", "keras", "tensorflow", "tf_keras")
+    return [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in ours]

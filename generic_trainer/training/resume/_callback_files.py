@@ -5,15 +5,20 @@ snapshots needs those of all epochs. The earlier run may have had another direct
 callback makes of it cannot be known, so all files are copied that are not our own.
 """
 
+import logging
 import os
 import re
 from typing import Any
 
-from generic_trainer._core.files import FAILED_SUFFIX, copy_tree, files_below, gfile
+import tensorflow as tf
+
+from generic_trainer._core.files import FAILED_SUFFIX, copy_tree, files_below, gfile, is_remote
 
 _OURS = re.compile(
     r"(\..*|progress-[^/]*\.jsonl|training\.log|live\.html|report\.(html|json)|run\.json)"
 )
+
+_logger = logging.getLogger(__name__)
 
 
 def bring_files(earlier: str, run_dir: str) -> None:
@@ -27,9 +32,22 @@ def bring_files(earlier: str, run_dir: str) -> None:
         return
     source = earlier if gfile().isdir(earlier) else _aside(earlier)
     for name in files_below(source) if source else ():
-        target = os.path.join(run_dir, name)
-        if not _OURS.fullmatch(name) and not gfile().exists(target):
-            copy_tree(os.path.join(source, name), target)
+        file, target = (os.path.join(root, name) for root in (source, run_dir))
+        if _OURS.fullmatch(name) or gfile().exists(target) or not _is_plain_file(file, source):
+            continue
+        try:
+            copy_tree(file, target)
+        except (OSError, tf.errors.OpError) as error:  # one that the fit needs will be missed
+            _logger.warning("%s of the earlier run could not be copied: %s", file, error)
+
+
+def _is_plain_file(file: str, root: str) -> bool:
+    """Returns whether a file is no link or pipe, and below no link to a directory."""
+    if is_remote(file):
+        return True
+    below = os.path.relpath(file, root)
+    is_link = os.path.realpath(file) != os.path.join(os.path.realpath(root), below)
+    return os.path.isfile(file) and not is_link
 
 
 def lacks_best(callback: Any) -> bool:

@@ -6,8 +6,11 @@ import copy
 import dataclasses
 import dis
 import functools
+import inspect
 import itertools
 import logging
+import os
+import sys
 import types
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +23,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.keras import is_class_of_keras
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._plain import is_plain
-from generic_trainer.training._walk import classes_of_user, is_of_library
+from generic_trainer.training._walk import classes_of_user
 from generic_trainer.training.resume._callback_files import bring_files, lacks_best
 from generic_trainer.training.resume._clocks import ClockReadings, now
 from generic_trainer.training.resume._randomness import is_generator, set_state_of, state_of
@@ -30,7 +33,11 @@ from generic_trainer.training.resume._randomness import is_generator, set_state_
 _SET_BY_FIT = {"model", "_model", "params", "validation_data", "append_header"}
 
 _CONTAINERS = (list, dict, set, collections.deque)
-_OF_CLASSES = (bool, int, float, str, np.generic, np.ndarray)
+_SCALARS = (bool, int, float, str, np.generic)
+_OF_CLASSES = (*_SCALARS, np.ndarray)
+_MANY_MEMBERS = 100_000
+_STANDARD = os.path.dirname(os.__file__)
+_INSTALLED = {"site-packages", "dist-packages"}
 _LARGE_BYTES = 1 << 20
 _MOST_COMPARED_BYTES = 16 << 20  # at each checkpoint
 
@@ -60,7 +67,13 @@ class CallbackState:
         self._callbacks = callbacks
         self._clocks = [ClockReadings(callback, since or now()) for callback in callbacks]
         self._paths = dict(self._with_paths())
-        cells = [cell for callback in callbacks for _, cell, _ in _cells(callback)]
+        around = [item for callback in callbacks for item in _cells(callback)]
+        cells = [cell for _, cell, _ in around]
+        # Numbers and texts of objects and classes, which are saved if the fit changes them.
+        self._begun = {name: _content(cell) for name, cell, _ in around if _is_attribute(cell)}
+        self._large = {
+            id(value): (value, len(value)) for value in map(_content, cells) if _is_large(value)
+        }
         arrays = {id(array): array for cell in cells for array in _arrays(_content(cell))}
         # Of large arrays, values that are evenly spread are compared.
         self._stride = 1 + _bytes_of(arrays.values()) // _MOST_COMPARED_BYTES
@@ -109,7 +122,7 @@ class CallbackState:
         Raises:
             ConfigurationError: other callbacks were saved.
         """
-        run_dir, *values = values
+        run_dir, *values = values if values and isinstance(values[0], str) else ["", *values]
         expected = [name for name, may_lack, *_ in values if not may_lack]
         actual = [
             type(callback).__name__ for callback in self._callbacks if not is_optional(callback)
@@ -155,12 +168,16 @@ class CallbackState:
         values = {}
         for name, cell, is_assigned in _cells(callback):
             value = _content(cell)
-            is_kept = is_assigned or isinstance(value, (*_CONTAINERS, np.ndarray))
+            is_kept = isinstance(value, (*_CONTAINERS, np.ndarray)) or (
+                is_assigned and not (_is_attribute(cell) and value == self._begun.get(name))
+            )
             if is_kept and not _holds_path(value) and not self._has_data(value) and is_plain(value):
                 values[name] = value
         return values
 
     def _has_data(self, value: Any) -> bool:
+        if id(value) in self._large and self._large[id(value)][1] == len(value):
+            return True
         given = [array for array in _arrays(value) if id(array) in self._given]
         if _bytes_of(given) <= _LARGE_BYTES:
             return False
@@ -286,6 +303,16 @@ def _set_around(callback: Any, state: dict[str, Any], placed: dict[int, Any]) ->
                 own[...] = restored  # `run_fn` holds it, too
 
 
+def _is_attribute(cell: Any) -> bool:
+    return isinstance(cell, _Attribute) and isinstance(cell.cell_contents, _SCALARS)
+
+
+def _is_large(value: Any) -> bool:
+    """Returns whether a container has so many members that they are data, unless it grows."""
+    is_one = isinstance(value, _CONTAINERS)
+    return is_one and len([*itertools.islice(_leaves(value), _MANY_MEMBERS)]) == _MANY_MEMBERS
+
+
 def _is_place_for(array: Any, own: Any) -> bool:
     if not (isinstance(array, np.ndarray) and isinstance(own, np.ndarray) and own.flags.writeable):
         return False
@@ -318,14 +345,20 @@ def _cells(callback: Any) -> Iterator[tuple[str, Any, bool]]:
     assigned = _assigned_by_methods(kind)
     for owner in (callback, *classes_of_user(kind)):
         for name, member in [*vars(owner).items()]:
+            path = name if owner is callback else f"{owner.__qualname__}.{name}"
             if not isinstance(member, _OF_CLASSES):
-                yield from _held_by(name, member, seen)
+                yield from _held_by(path, member, seen)
             elif owner is not callback and not name.startswith("__"):
-                yield f"{owner.__qualname__}.{name}", _Attribute(owner, name), name in assigned
+                yield path, _Attribute(owner, name), name in assigned
 
 
-def _held_by(path: str, member: Any, seen: set[int]) -> Iterator[tuple[str, Any, bool]]:
+def _held_by(
+    path: str, member: Any, seen: set[int], package: str | None = None
+) -> Iterator[tuple[str, Any, bool]]:
     """Yields what a function holds that is no callback, and what the functions hold that it holds.
+
+    Other functions and objects have to be the user's: not of an installed package, unless that
+    `package` has the first function, too. A logger, or the client of a service, keeps its state.
 
     ::
 
@@ -341,44 +374,66 @@ def _held_by(path: str, member: Any, seen: set[int]) -> Iterator[tuple[str, Any,
         return
     held: list[tuple[str, Any, bool]] = []
     if isinstance(member, functools.partial):
-        held = [(f"({n})", types.CellType(value), False) for n, value in enumerate(member.args)]
-        held += [(f"({n})", types.CellType(member.keywords[n]), False) for n in member.keywords]
+        arguments: dict[Any, Any] = dict(enumerate(member.args))
+        arguments |= member.keywords
+        held = [(f"(argument {n})", types.CellType(arguments[n]), False) for n in arguments]
         held.append(("", types.CellType(member.func), False))
     elif isinstance(member, types.MethodType):
         owner = member.__self__
         kind: Any = type(owner)
-        if id(owner) not in seen and classes_of_user(kind) and not hasattr(kind, "get_config"):
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+        is_users = classes_of_user(kind) and _is_users(kind.__module__, file, package)
+        if id(owner) not in seen and is_users and not hasattr(kind, "get_config"):
             seen.add(id(owner))
             assigned = _assigned_by_methods(kind)
             own = [name for name in getattr(owner, "__dict__", {}) if name not in _SET_BY_FIT]
-            held = [(f".{name}", _Attribute(owner, name), name in assigned) for name in own]
+            held = [(f".self.{name}", _Attribute(owner, name), name in assigned) for name in own]
         held.append(("", types.CellType(member.__func__), False))
-    elif isinstance(member, types.FunctionType) and not is_of_library(member.__module__ or ""):
+    elif isinstance(member, types.FunctionType):
+        module = member.__module__ or ""
+        package = _package(module) if package is None else package
+        if not _is_users(module, member.__code__.co_filename, package):
+            return
         names, cells = member.__code__.co_freevars, member.__closure__ or ()
         assigned = _assigned_around(member.__code__)
         held = [(f".{n}", cell, n in assigned) for n, cell in zip(names, cells, strict=True)]
         defaults: dict[Any, Any] = dict(enumerate(member.__defaults__ or ()))
         defaults |= member.__kwdefaults__ or {}
-        held += [(f"({n})", types.CellType(value), False) for n, value in defaults.items()]
-        held += [(f".{name}", _Attribute(member, name), True) for name in vars(member)]
+        held += [(f"(default {n})", types.CellType(defaults[n]), False) for n in defaults]
+        held += [(f".attribute.{name}", _Attribute(member, name), True) for name in vars(member)]
     if held:
         seen.add(id(member))
     for end, cell, is_assigned in held:
         yield path + end, cell, is_assigned
-        yield from _held_by(path + end, _content(cell), seen)
+        yield from _held_by(path + end, _content(cell), seen, package)
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _is_users(module: str, file: str, package: str | None) -> bool:
+    is_installed = file.startswith(_STANDARD) or not _INSTALLED.isdisjoint(file.split(os.sep))
+    return not is_installed or _package(module) == package
 
 
 @functools.lru_cache
 def _assigned_by_methods(kind: Any) -> set[str]:
     """Returns the attributes that methods other than `__init__` assign."""
-    members = [vars(each) for each in classes_of_user(kind)]
-    codes = [
-        member.__code__
-        for name, member in itertools.chain(*(each.items() for each in members))
-        if isinstance(member, types.FunctionType) and name != "__init__"
-    ]
-    instructions = itertools.chain(*map(dis.get_instructions, codes))
-    return {each.argval for each in instructions if each.opname == "STORE_ATTR"}
+    members = itertools.chain(*(vars(each).items() for each in classes_of_user(kind)))
+    functions = [member for name, member in members if name != "__init__"]
+    for member in list(functions):
+        if isinstance(member, property):
+            functions += [member.fget, member.fset]
+    functions = [getattr(member, "__func__", member) for member in functions]
+    codes = [getattr(inspect.unwrap(member), "__code__", None) for member in functions]
+    names = set[str]()
+    while codes:
+        if (code := codes.pop()) is not None:
+            found = dis.get_instructions(code)
+            names |= {each.argval for each in found if each.opname == "STORE_ATTR"}
+            codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+    return names
 
 
 @functools.lru_cache
@@ -391,11 +446,14 @@ def _assigned_around(code: types.CodeType) -> set[str]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(part)
-    else:
-        yield value
+    waiting, seen = [value], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, (list, tuple, dict, set, frozenset, collections.deque)):
+            yield part
+        elif id(part) not in seen:  # a tree may hold its parents
+            seen.add(id(part))
+            waiting += list(part.values() if isinstance(part, dict) else part)
 
 
 def _holds_path(value: Any) -> bool:

@@ -37,10 +37,10 @@ Tensors: TypeAlias = dict[str, tf.Tensor]
 _KINDS = (tf.Variable, *TABLES)
 WEIGHTS = "weights/"
 TRAINABLE = "trainable"
-_PLAIN = (type(None), bool, int, float, str, np.generic)
+_PLAIN = {type(None), bool, int, float, str}  # not classes derived from them: no data
 _CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")  # legacy optimizers of Keras 2 hide them
 SET_BY_KERAS = {"built", "stop_training", TRAINABLE}
-_NOT_RESTORED = {*SET_BY_KERAS, "loss", "name"}  # `_changes` looks at the loss
+_NOT_RESTORED = {*SET_BY_KERAS, "name"}
 _ENDS = ("keys", "values")  # of the names of a table's tensors
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
 _IDF_WEIGHTS = "idf_weights"
@@ -243,6 +243,8 @@ def attributes_of(model: Any) -> dict[str, Any]:
         for name, value in getattr(part, "__dict__", {}).items():
             if not is_restored(value) or name in _NOT_RESTORED:
                 continue
+            if name == "loss" and hasattr(kind, "compile"):  # `_changes` looks at it
+                continue
             if name[0] != "_" or name in names_of_user(kind):
                 values[f"{path}.{name}"] = tuple(value) if isinstance(value, tuple) else value
     for path, part in parts_of_optimizers(deferred):
@@ -256,9 +258,10 @@ def attributes_of(model: Any) -> dict[str, Any]:
 
 def is_restored(value: Any) -> bool:
     """Returns whether `attributes_of` has a value that is an attribute."""
-    if isinstance(value, tuple):
-        return all(map(is_restored, value))
-    return isinstance(value, _PLAIN) and not (isinstance(value, str) and "/" in value)
+    if isinstance(value, tuple):  # also of a class of Keras 2, but no named one
+        return not hasattr(value, "_fields") and all(map(is_restored, value))
+    is_plain_value = type(value) in _PLAIN or isinstance(value, (np.number, np.bool_))
+    return is_plain_value and not (isinstance(value, str) and "/" in value)
 
 
 def parts_of_optimizers(deferred: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -3,16 +3,18 @@
 import collections
 import contextlib
 import copy
+import enum
 import functools
 import json
 import logging
 import os
+import random
 import shutil
 import time
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -92,6 +94,15 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
     assert values(finished.model) == values(resumed.model)
 
 
+class Kind(enum.IntEnum):
+    LATE = 1
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
 def changing(keras: Any, epochs: tuple[int, ...]) -> Any:
     """Returns a callback that changes the model at the start of epochs, and makes its step anew."""
 
@@ -102,6 +113,7 @@ def changing(keras: Any, epochs: tuple[int, ...]) -> Any:
                 layer.trainable = not layer.trainable
                 self.model.scale /= 2
                 self.model.phase, self.model.shares = "main", (0.5, self.model.shares[0])
+                self.model.kind, self.model.pair = Kind.LATE, Pair(1, 2)  # no data: no error
                 self.model.make_train_function(force=True)
 
     return Changing()
@@ -292,6 +304,14 @@ def batch_recorders(keras: Any) -> dict[str, Make]:
     }
 
 
+def decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        return function(*args, **named)
+
+    return call
+
+
 def functions_of_others(keras: Any) -> dict[str, Make]:
     """Returns name → callback, whose functions record in what other functions and objects hold."""
 
@@ -350,6 +370,57 @@ def functions_of_others(keras: Any) -> dict[str, Make]:
         on_end.steps = 0  # type: ignore[attr-defined]
         return of(on_end), lambda: on_end.steps  # type: ignore[attr-defined]
 
+    def of_a_logger() -> Any:
+        logger = logging.Logger("of this run", level=random.randrange(1, 9))
+        level, write = logger.level, logger.debug
+        return of(lambda batch, logs: write("%s", logs)), lambda: logger.level == level
+
+    def of_a_base_and_its_child() -> Any:
+        class Base(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch: int, logs: Any = None, seen: Any = []) -> None:  # noqa: B006
+                seen.append(batch)
+
+        class Child(Base):
+            def on_train_batch_end(self, batch: int, logs: Any = None, seen: Any = []) -> None:  # noqa: B006
+                seen.append(-batch)
+                super().on_train_batch_end(batch, logs)
+
+        hooks = Base.on_train_batch_end, Child.on_train_batch_end
+        return Child(), lambda: [hook.__defaults__ for hook in hooks]
+
+    def argument_and_default() -> Any:
+        losses: list[float] = []
+
+        def on_end(kept: list[float], batch: int, logs: Any, last: Any = [0]) -> None:  # noqa: B006
+            kept.append(float(logs["loss"]))
+            last[0] = batch
+
+        end = functools.partial(on_end, losses)
+        return of(end), lambda: (losses, on_end.__defaults__)
+
+    def deadline() -> Any:
+        class Trainer:
+            def begin(self) -> float:
+                self.deadline, self.steps = time.time() + 3600, 0
+                return self.deadline
+
+            @decorated
+            def on_end(self, batch: int, logs: Any) -> None:
+                self.steps += 1
+
+        trainer = Trainer()
+        begun = trainer.begin()  # which is not changed while the fit runs
+        return of(trainer.on_end), lambda: (trainer.steps, trainer.deadline == begun)
+
+    def tree() -> Any:
+        root: dict[str, Any] = {"children": [{"steps": 0}]}
+        root["children"][0]["parent"] = root
+
+        def on_end(batch: int, logs: Any) -> None:
+            root["children"][0]["steps"] += 1
+
+        return of(on_end), lambda: root["children"][0]["steps"]
+
     def two_of_one_factory() -> Any:
         def make() -> Any:
             losses: list[float] = []
@@ -382,6 +453,7 @@ def functions_of_others(keras: Any) -> dict[str, Make]:
         each.__name__: each
         for each in (
             *(partial, method, helper, default, attribute),
+            *(of_a_logger, of_a_base_and_its_child, argument_and_default, deadline, tree),
             *(two_of_one_factory, numbers_of_class),
         )
     }
