@@ -67,10 +67,14 @@ class CallbackState:
         self._callbacks = callbacks
         self._clocks = [ClockReadings(callback, since or now()) for callback in callbacks]
         self._paths = dict(self._with_paths())
-        around = [item for callback in callbacks for item in _cells(callback)]
-        cells = [cell for _, cell, _ in around]
+        around = [(callback, *item) for callback in callbacks for item in _cells(callback)]
+        cells = [cell for _, _, cell, _ in around]
         # Numbers and texts of objects and classes, which are saved if the fit changes them.
-        self._begun = {name: _content(cell) for name, cell, _ in around if _is_attribute(cell)}
+        self._begun = {
+            (id(callback), name): _content(cell)
+            for callback, name, cell, _ in around
+            if _is_attribute(cell)
+        }
         self._large = {
             id(value): (value, len(value)) for value in map(_content, cells) if _is_large(value)
         }
@@ -169,7 +173,8 @@ class CallbackState:
         for name, cell, is_assigned in _cells(callback):
             value = _content(cell)
             is_kept = isinstance(value, (*_CONTAINERS, np.ndarray)) or (
-                is_assigned and not (_is_attribute(cell) and value == self._begun.get(name))
+                is_assigned
+                and not (_is_attribute(cell) and value == self._begun.get((id(callback), name)))
             )
             if is_kept and not _holds_path(value) and not self._has_data(value) and is_plain(value):
                 values[name] = value

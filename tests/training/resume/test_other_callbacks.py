@@ -412,6 +412,23 @@ def functions_of_others(keras: Any) -> dict[str, Make]:
         begun = trainer.begin()  # which is not changed while the fit runs
         return of(trainer.on_end), lambda: (trainer.steps, trainer.deadline == begun)
 
+    def counter(begin: int) -> Any:
+        class Counter:
+            def __init__(self) -> None:
+                self.steps = begin
+
+            def on_end(self, batch: int, logs: Any) -> None:
+                self.steps += 1
+
+        counter = Counter()
+        return of(counter.on_end), lambda: counter.steps
+
+    def counter_from_0() -> Any:
+        return counter(0)
+
+    def counter_from_7() -> Any:  # what the other one has when the fit is killed
+        return counter(7)
+
     def tree() -> Any:
         root: dict[str, Any] = {"children": [{"steps": 0}]}
         root["children"][0]["parent"] = root
@@ -454,7 +471,7 @@ def functions_of_others(keras: Any) -> dict[str, Make]:
         for each in (
             *(partial, method, helper, default, attribute),
             *(of_a_logger, of_a_base_and_its_child, argument_and_default, deadline, tree),
-            *(two_of_one_factory, numbers_of_class),
+            *(two_of_one_factory, numbers_of_class, counter_from_0, counter_from_7),
         )
     }
 
