@@ -356,7 +356,7 @@ def test_other_state_that_cannot_be_saved_is_named(
     assert messages.count("functions of its data use") == 2
     assert "neither of the model nor of a callback: a MutableHashTable." in messages
     assert "queues start anew, because nothing can save them: a FIFOQueue." in messages
-    assert "variables and numbers are saved: pool, draws." in messages
+    assert "are saved: pool, draws." in messages
 
 
 def test_adapted_layers_are_restored(tmp_path: Path, keras: Any) -> None:
