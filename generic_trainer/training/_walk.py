@@ -6,6 +6,7 @@ every plain `tf.Variable`; Keras 2 leaves out variables of objects that TensorFl
 
 import collections
 import functools
+import inspect
 import os
 import sys
 import types
@@ -135,3 +136,24 @@ def classes_of_user(kind: type) -> list[type]:
     """Returns the classes of an object that are neither Keras' and TensorFlow's nor our own."""
     ours = ("builtins", "generic_trainer", "keras", "tensorflow", "tf_keras")
     return [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in ours]
+
+
+def codes_of_user(kind: type, leaving_out: str = "") -> Iterator[types.CodeType]:
+    """Yields the code of the methods of the user's classes, and of the functions within it.
+
+    Args:
+        kind: the class of an object.
+        leaving_out: the name of a method.
+    """
+    members = [item for each in classes_of_user(kind) for item in vars(each).items()]
+    waiting: list[Any] = [member for name, member in members if name != leaving_out]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, property):
+            waiting += [part.fget, part.fset]
+        elif isinstance(part, types.CodeType):
+            yield part
+            waiting += [inner for inner in part.co_consts if isinstance(inner, types.CodeType)]
+        else:
+            function = inspect.unwrap(getattr(part, "python_function", part))
+            waiting += filter(None, [getattr(function, "__code__", None)])

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import dis
 import functools
-import inspect
 import itertools
 import logging
 import os
@@ -23,7 +22,7 @@ from generic_trainer._core import internals
 from generic_trainer._core.keras import is_class_of_keras
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._plain import is_plain
-from generic_trainer.training._walk import classes_of_user
+from generic_trainer.training._walk import classes_of_user, codes_of_user
 from generic_trainer.training.resume._callback_files import bring_files, lacks_best
 from generic_trainer.training.resume._clocks import ClockReadings, now
 from generic_trainer.training.resume._randomness import is_generator, set_state_of, state_of
@@ -425,20 +424,9 @@ def _is_users(module: str, file: str, package: str | None) -> bool:
 @functools.lru_cache
 def _assigned_by_methods(kind: Any) -> set[str]:
     """Returns the attributes that methods other than `__init__` assign."""
-    members = itertools.chain(*(vars(each).items() for each in classes_of_user(kind)))
-    functions = [member for name, member in members if name != "__init__"]
-    for member in list(functions):
-        if isinstance(member, property):
-            functions += [member.fget, member.fset]
-    functions = [getattr(member, "__func__", member) for member in functions]
-    codes = [getattr(inspect.unwrap(member), "__code__", None) for member in functions]
-    names = set[str]()
-    while codes:
-        if (code := codes.pop()) is not None:
-            found = dis.get_instructions(code)
-            names |= {each.argval for each in found if each.opname == "STORE_ATTR"}
-            codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
-    return names
+    codes = codes_of_user(kind, leaving_out="__init__")
+    found = itertools.chain.from_iterable(map(dis.get_instructions, codes))
+    return {each.argval for each in found if each.opname == "STORE_ATTR"}
 
 
 @functools.lru_cache

@@ -12,10 +12,9 @@
 
 import contextlib
 import functools
-import inspect
+import itertools
 import os
 import sys
-import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -26,7 +25,7 @@ import tensorflow as tf
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.training._plain import is_plain, pickled, read_state, taken_state
-from generic_trainer.training._walk import classes_of_user, walk
+from generic_trainer.training._walk import codes_of_user, walk
 from generic_trainer.training.distributed import gather, rank, size
 from generic_trainer.training.resume._randomness import TABLES, random_state, set_random_state
 
@@ -293,18 +292,7 @@ def names_of_user(kind: type) -> frozenset[str]:
 
     All other private attributes are those of Keras.
     """
-    members = [member for each in classes_of_user(kind) for member in vars(each).values()]
-    for member in list(members):
-        if isinstance(member, property):
-            members += [member.fget, member.fset]
-    functions = [getattr(member, "python_function", member) for member in members]
-    codes = [getattr(inspect.unwrap(each), "__code__", None) for each in functions]
-    names = set[str]()
-    while codes:
-        if (code := codes.pop()) is not None:
-            names.update(code.co_names)
-            codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
-    return frozenset(names)
+    return frozenset(itertools.chain(*(code.co_names for code in codes_of_user(kind))))
 
 
 def set_attributes(model: Any, numbers: Mapping[str, Any]) -> None:
