@@ -3,8 +3,8 @@
 As in CsvExampleGen, integers, other numbers and strings are features of type INT, FLOAT and BYTES,
 an integer that does not fit into 64 bits is a string, spaces around a string are part of it, an
 empty cell is a feature without a value, and a hash of the row decides its split. Spaces around the
-names of columns are not part of them. Beyond that, `NA` and other markers of pandas are empty cells
-in a column of numbers.
+names of columns are not part of them. Beyond that, `NA` and other markers of pandas and MySQL are
+empty cells in a column of numbers.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ _NUMBERS_PER_MISTAKE = 50
 _DIFFERENT_MISTAKES = 3
 _CODE = re.compile(r"[+-]?\d+|.*([A-Za-z].*\d|\d.*[A-Za-z]).*")  # beyond 64 bits, or as 136A
 _WHOLE = re.compile(r"\s*([+-]?\d+)\.0*\s*")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
+_FEWEST_THOUSANDS = 5  # different ones
 
 _logger = logging.getLogger(__name__)
 
@@ -156,6 +158,7 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
     problems: list[str] = []
     empty: dict[str, EmptyCells] = {}
     marks: dict[str, list[str]] = {",": [], ".": []}
+    thousands: list[str] = []
     for index, name in enumerate(first.names):
         given = (types or {}).get(name)
         of_numbers = sheets.values() if given is not str else ()
@@ -171,6 +174,8 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
                     kinds.pop(row[index], None)
                     row[index] = whole[1]
         columns[name] = kind
+        if kind is float and _may_have_thousands(kinds):
+            thousands.append(name)
         if any(replaced) or (kind is float and any("." in cell for cell in kinds)):
             marks["," if any(replaced) else "."].append(name)
         if kind is not str:
@@ -190,6 +195,13 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
             files,
             *map(listed, marks.values()),
         )
+    if thousands:
+        _logger.warning(
+            "%s: in %s, all numbers with a mark have three digits after it, and the others are "
+            "below 1,000: it is taken for a decimal mark; if it divides thousands, remove it",
+            files,
+            listed(thousands),
+        )
     if counts := [f"{name} {cells.count}" for name, cells in empty.items()]:
         _logger.info("%s: empty cells in %s rows: %s", files, f"{rows:,}", listed(counts))
     if missing := [name for name in types or {} if name not in columns]:
@@ -203,6 +215,18 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         for name in missing:
             empty[name] = EmptyCells(rows, rows, f"{first.path}, which has no such column")
     return Table(columns, {split: sheet.rows for split, sheet in sheets.items()}, empty, first.path)
+
+
+def _may_have_thousands(kinds: Mapping[str, type]) -> bool:
+    """Whether decimals look like thousands: 1.234 or 12.500, in a column that also has 950."""
+    decimals = [cell for cell, kind in kinds.items() if kind is float]
+    others = [cell for cell, kind in kinds.items() if kind is int]
+    return (
+        len(decimals) >= _FEWEST_THOUSANDS
+        and len(others) > 0
+        and all(map(_THOUSANDS.fullmatch, decimals))
+        and all(abs(int(cell)) < 1000 for cell in others)
+    )
 
 
 def _in_order(sheet: Sheet, first: Sheet) -> Sheet:

@@ -32,9 +32,9 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# What pandas.read_csv takes for an empty cell.
+# What pandas.read_csv takes for an empty cell, and what MySQL writes for one.
 _MARKERS = (
-    "#N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan null"
+    "#N/A #NA -1.#IND -1.#QNAN -NaN -nan 1.#IND 1.#QNAN <NA> N/A NA NULL NaN None n/a nan null \\N"
 )
 EMPTY_MARKERS = frozenset({"", "#N/A N/A", *_MARKERS.split()})
 _SEPARATOR_LINE = re.compile(r"\Asep=.\r?\n")  # tells Excel the separator
@@ -110,7 +110,7 @@ def sheet_of_text(path: str, text: str) -> Sheet:
         if len(row) != len(header):
             raise DataError(
                 f"{path}, row {number}: expected {len(header)} cells, found {len(row)}, separated "
-                f"by {_SEPARATORS[separator]}",
+                f"by {_SEPARATORS[separator]}, as in the first line, {shown(header)}",
                 path=path,
             )
     if separator != ",":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import write_whole
-from generic_trainer._core.texts import argument_names, load_schema
+from generic_trainer._core.texts import argument_names, listed, load_schema
 from generic_trainer.cli._csv import SUFFIX, Table, read_csv, schema_text, types_of_schema
 from generic_trainer.cli._csv_text import as_csv
 from generic_trainer.cli._options import add_command, require_files
@@ -91,6 +91,9 @@ def _init(options: argparse.Namespace) -> int:
         print(json.dumps([str(path) for path in written]))
         return 0
     print("\n".join(map(str, written)))
+    sources = "; ".join(f"{kind}: {listed(names)}" for kind, names in profile.columns.items())
+    task = f"{profile.task}: {listed(profile.classes)}" if profile.classes else profile.task
+    print(f"Predicts {profile.label!r} ({task}) from {sources}. COLUMNS in trainer.py decides it.")
     for remark in profile.remarks:
         print(remark)
     has_tfx = importlib.util.find_spec("tfx") is not None
@@ -160,6 +163,7 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
         "steps": math.ceil(profile.rows * _TRAIN_SHARE / profile.batch_size),
         "eval_steps": math.ceil(profile.rows * (1 - _TRAIN_SHARE) / profile.batch_size),
         "instance": row,
+        "has_points": any("." in name for name in instance),
         "request": json.dumps(request, ensure_ascii=False),
         "request_file": _REQUEST if len(row) > _LONGEST_INSTANCE else "",
         # The label is an output as well.

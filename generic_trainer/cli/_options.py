@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from generic_trainer._core.files import is_remote
-from generic_trainer._core.texts import did_you_mean
+from generic_trainer._core.texts import describe, did_you_mean
 from generic_trainer.errors import ConfigurationError, raise_problems
 
 
@@ -61,6 +61,21 @@ def require_files(named: Callable[[str], str] = option, /, **paths: str | None) 
         if path and not is_remote(path) and not os.path.exists(path)
     ]
     raise_problems(ConfigurationError, "wrong options", problems)
+
+
+def require_paths(**values: Any) -> None:
+    """Checks that arguments are paths, and no tables in memory.
+
+    Raises:
+        ConfigurationError: some are not; lists all of them.
+    """
+    problems = []
+    for name, value in values.items():
+        if not isinstance(value, str | os.PathLike | None):
+            problems.append(f"{name}: expected a path, got {describe(value)}")
+            if hasattr(value, "to_csv"):
+                problems[-1] += "; write it first, with table.to_csv('table.csv', index=False)"
+    raise_problems(ConfigurationError, "wrong arguments", problems)
 
 
 def quiet_libraries(verbose: bool = False) -> None:

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -24,15 +27,22 @@ _MOST_CATEGORIES = 50
 # Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese, which have no spaces between words.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
-# Numbers as people write them: $5, 12.5 %, 1,234.50 and 1'000 EUR.
-_UNIT = r"\s*([$€£¥%]|[A-Z]{3}(?=\s)|(?<=\s)[A-Z]{3})?\s*"
-_AMOUNT = re.compile(rf"{_UNIT}[+-]?{_UNIT}(\d+|\d{{1,3}}([.,'\s]\d{{3}})+)([.,]\d+)?{_UNIT}")
+_TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?(\s?[AaPp][Mm])?")
+# Numbers as people write them: $5, 12.5 %, 1,234.50, 1'000 EUR, (5.00), 5-, 12.5kg and R$ 5.
+_SIGN = "[+\N{MINUS SIGN}-]?"
+_BEFORE = r"(?P<before>[A-Z]{0,2}[$€£¥₹₩₽%]|[^\W\d_]{2,3}(?=\s))?\s*"
+_NUMBER = r"(\d+|\d{1,3}([.,'\N{RIGHT SINGLE QUOTATION MARK}\s]\d{3})+)([.,]\d+)?"
+_AFTER = r"(?P<after>\s*[$€£¥₹₩₽%]|\s[^\W\d_]{1,3}|[a-zµ][a-z²³]{0,2}|[KM]|-)?"
+_AMOUNT = re.compile(rf"\(?{_SIGN}{_BEFORE}{_SIGN}\(?{_NUMBER}\)?{_AFTER}\)?")
+_MOST_UNITS = 5  # of a column: more are letters of codes
 _PLAIN = re.compile(r"[+-]?\d+(\.\d+)?")
 _CODE = re.compile(r"0\d")
 _LONGEST_AMOUNT = 40
 _AMOUNTS_PER_WORD = 5  # of a column of numbers with some words in it
-# Batches: small ones learn more of few rows, large ones are faster.
+_LEAST_TOKENS, _MOST_TOKENS = 1_000, 10_000  # that the project learns of a column of texts
+_READ_TEXTS = 100_000
 _MANY_EQUAL = 0.1  # of the rows
+# Batches: small ones learn more of few rows, large ones are faster.
 _FEW_ROWS = 10_000
 _SMALL_BATCH = 32
 _LARGE_BATCH = 256
@@ -49,6 +59,7 @@ class Profile:
         columns: "numbers", "categories", "texts" and "characters", which are texts without spaces
             between words → columns of this kind, without empty kinds.
         remarks: sentences for the user.
+        tokens: words, or characters and pairs of them, to learn of a column of texts, at most.
         batch_size: rows of a batch.
         rows: number of rows.
     """
@@ -58,6 +69,7 @@ class Profile:
     classes: Sequence[str | int]
     columns: dict[str, list[str]]
     remarks: list[str]
+    tokens: int
     batch_size: int
     rows: int
 
@@ -98,6 +110,11 @@ def profile_of(table: Table, label: str) -> Profile:
                 "all dates are evaluated; to forecast, name files with --train and --eval, the "
                 "latter of the last dates."
             )
+        elif all(map(_TIME.fullmatch, distinct)):
+            columns["texts"].append(name)
+            remarks.append(
+                f"{name!r} has times, read as text: a column of minutes, as a number, says more."
+            )
         elif len(distinct) <= min(_MOST_CATEGORIES, len(filled) // 2):
             columns["categories"].append(name)
         elif 2 * sum(map(bool, map(_UNSPACED.search, distinct))) > len(distinct):
@@ -111,6 +128,24 @@ def profile_of(table: Table, label: str) -> Profile:
                 f"{name!r} has numbers, but is read as text for cells such as {shown(odd)}: "
                 "correct them, or leave them empty."
             )
+        if kind is str and filled and all(cell[0] == " " for cell in filled):
+            remarks.append(
+                f"All texts of {name!r} begin with a space, which is part of them: a prediction "
+                "needs it as well. Remove the spaces after the separators."
+            )
+    remarks += _remarks_about_totals(table, cells)
+    tokens = {
+        name: _number_of_tokens(cells[name], kind)
+        for kind in ("texts", "characters")
+        for name in columns[kind]
+    }
+    remarks += [
+        f"{name!r} has {number:,} different {kind}, of which the {_MOST_TOKENS:,} most frequent "
+        "are learned: see max_tokens in trainer.py."
+        for name, number in tokens.items()
+        for kind in ["words" if name in columns["texts"] else "pairs of characters"]
+        if number > _MOST_TOKENS
+    ]
     columns = {kind: names for kind, names in columns.items() if names}
     if not columns:
         left_out = " ".join(remarks)
@@ -157,7 +192,8 @@ def profile_of(table: Table, label: str) -> Profile:
             "not use."
         )
     batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
-    return Profile(label, task, classes, columns, remarks, batch_size, rows)
+    most_tokens = min(max(_LEAST_TOKENS, *tokens.values(), 0), _MOST_TOKENS)
+    return Profile(label, task, classes, columns, remarks, most_tokens, batch_size, rows)
 
 
 def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[str | int]]:
@@ -173,7 +209,7 @@ def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[st
     if kind is str:
         most = min(_MOST_CLASSES, len(cells) // _ROWS_PER_CLASS)
         if len(distinct) > max(most, 2):
-            text = _odd_number(cells) or cells[0]
+            text = next((cell for cell in cells if not _PLAIN.fullmatch(cell)), cells[0])
             raise DataError(
                 f"column {label!r} is the label, but has {len(distinct)} different texts in "
                 f"{len(cells)} rows, such as {shown(text)}: expected numbers, or at most {most} "
@@ -205,6 +241,33 @@ def _remarks_about_classes(label: str, classes: Sequence[str | int]) -> list[str
     ]
 
 
+def _number_of_tokens(cells: Sequence[str], kind: str) -> int:
+    """Returns how many words, or characters and pairs of them, are in more than one cell.
+
+    A word that is in one cell alone says nothing of another one.
+    """
+    numbers: Counter[str] = Counter()
+    for cell in cells[:: 1 + len(cells) // _READ_TEXTS]:
+        text = cell.lower()
+        numbers.update({*text.split()} if kind == "texts" else {*text, *itertools.pairwise(text)})
+    return sum(number > 1 for number in numbers.values())
+
+
+def _remarks_about_totals(table: Table, cells: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns a sentence about a last row that has the sums of those above it; or none."""
+    for name, kind in table.columns.items():
+        if kind is str:
+            continue
+        *above, last = (float(cell or 0) for cell in cells[name])
+        total = math.fsum(above)
+        if abs(last) > max(map(abs, above), default=last) and math.isclose(last, total):
+            return [
+                f"The last row has the sum of all others in {name!r}: if it is no row of its own, "
+                "but their total, remove it, or the model learns from it."
+            ]
+    return []
+
+
 def _is_whole(cell: str) -> bool:
     return float(cell).is_integer() and abs(float(cell)) < 2**31
 
@@ -220,8 +283,10 @@ def _odd_number(filled: Sequence[str]) -> str | None:
     """Returns a cell because of which a column is text, though most are numbers; None if not."""
     distinct = set(filled)
     short = (cell for cell in distinct if len(cell) <= _LONGEST_AMOUNT)
-    amounts = {cell for cell in short if _AMOUNT.fullmatch(cell.strip())}
-    if len(amounts) < _AMOUNTS_PER_WORD * max(1, len(distinct - amounts)):
+    amounts = {cell: match for cell in short if (match := _AMOUNT.fullmatch(cell.strip()))}
+    if len(amounts) < _AMOUNTS_PER_WORD * max(1, len(distinct) - len(amounts)):
+        return None
+    if len({match.group("before", "after") for match in amounts.values()}) > _MOST_UNITS:
         return None
     return next((cell for cell in filled if not _PLAIN.fullmatch(cell)), None)
 

@@ -40,6 +40,7 @@ from generic_trainer.cli._options import (
     option,
     quiet_libraries,
     require_files,
+    require_paths,
 )
 from generic_trainer.launchers import Distribution, ExamplesFormat, Job, TrainingRequest, exit_code
 from generic_trainer.tracking import Tracking, parse_trackings
@@ -285,6 +286,7 @@ def run(
         ExportError: there is no export to publish; a `ModelValidationError`, with the report as its
             field, if the export failed its checks. It is kept beside the log.
     """
+    require_paths(module_file=module_file, output=output, examples=examples, train=train, eval=eval)
     arguments = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value
         for name, value in locals().items()

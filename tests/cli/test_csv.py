@@ -43,7 +43,7 @@ COLUMNS = ["area INT", "price FLOAT", "place BYTES"]
     [
         pytest.param(table(), COLUMNS, id="clean"),
         pytest.param(
-            table({(5, 0): "NA", (6, 0): "nan", (7, 1): "#N/A", (8, 1): " ", (9, 2): "NA"}),
+            table({(5, 0): "NA", (6, 0): "\\N", (7, 1): "#N/A", (8, 1): " ", (9, 2): "NA"}),
             ["area INT, may be missing", "price FLOAT, may be missing", "place BYTES"],
             id="markers",
         ),
@@ -167,6 +167,32 @@ def test_commas_and_points_in_one_table_are_named(
     read_csv({"": str(tmp_path / "houses.csv")})
     messages = [record.getMessage() for record in caplog.records]
     assert any("(area)" in text and "(price)" in text for text in messages) is is_named
+
+
+@pytest.mark.parametrize(
+    ("cells", "separator", "is_named"),
+    [
+        (["1,234", "12,500", "5,678", "7,000", "1,001", "950"], ";", True),
+        (["1.234", "12.500", "5.678", "7.000", "1.001", "950"], ";", True),
+        (["1.234", "12.500", "5.678", "7.000", "1.001", "950"], ",", True),
+        (["1.234", "12.500", "5.678", "7.000", "1.001", "9.5"], ",", False),
+        (["1.234", "12.500", "5.678", "7.000", "1.001", "0.950"], ",", False),
+        (["1.234", "12.500", "5.678", "7.000", "1.001", "2000"], ",", False),
+        (["1.234", "12.500", "5.678", "7.000", "1.001"], ";", False),
+    ],
+)
+def test_marks_that_may_divide_thousands_are_named(
+    cells: list[str],
+    separator: str,
+    is_named: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lines = [f"{cell}{separator}north" for cell in cells]
+    (tmp_path / "towns.csv").write_text("\n".join([f"people{separator}place", *lines]))
+    read_csv({"": str(tmp_path / "towns.csv")})
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("in people, all numbers with a mark" in text for text in messages) is is_named
 
 
 def test_the_first_eval_rows_of_a_sorted_table_stand_for_all(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_project_fits_the_table(
     assert cli.main(words_of_call) == 0
 
     module = (folder / "trainer.py").read_text(encoding="utf-8")
-    assert len(module.splitlines()) <= 135
+    assert len(module.splitlines()) <= 145
     constants = {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(module).body
@@ -268,6 +268,21 @@ def test_texts_without_spaces_are_read_by_characters(tmp_path: Path) -> None:
         (lambda row: f"{row + 1},{row:03}", "1,000"),
         (lambda row: "?" if row % 9 == 3 else row, "?"),
         (lambda row: f"1 {row:03} EUR", "1 000 EUR"),
+        (lambda row: f"({row}.50)", "(0.50)"),
+        (lambda row: f"{row}.5-", "0.5-"),
+        (lambda row: f"\N{MINUS SIGN}{row}", "\N{MINUS SIGN}0"),
+        (
+            lambda row: f"1\N{RIGHT SINGLE QUOTATION MARK}{row:03}.5",
+            "1\N{RIGHT SINGLE QUOTATION MARK}000.5",
+        ),
+        (lambda row: f"{row}.5 {['kg', 'g'][row % 2]}", "0.5 kg"),
+        (lambda row: f"{row} m²", "0 m²"),
+        (lambda row: f"{row}.3k", "0.3k"),
+        (lambda row: f"R$ {row}", "R$ 0"),
+        (lambda row: f"kr {row}", "kr 0"),
+        (lambda row: f"{row}{'abcdefg'[row % 7]}", None),
+        (lambda row: f"1{row % 3}:{row:02}", None),
+        (lambda row: f"B {row}", None),
         (lambda row: ["north", "south", "east"][row % 3], None),
         (lambda row: f"1{row:03}-a", None),
         (lambda row: f"2024-01-{row % 28 + 1:02}", None),
@@ -300,6 +315,56 @@ def test_numbers_that_begin_with_zero_are_named(
     printed = capsys.readouterr().out
     assert "'zip' is read as numbers, though some begin with 0, such as '00000'" in printed
     assert "'share'" not in printed
+
+
+@pytest.mark.parametrize(
+    ("cells", "remark"),
+    [
+        ([f"1{row % 3}:{row % 60:02}" for row in range(80)], "'x' has times, read as text"),
+        (
+            [[" north", " south"][row % 2] for row in range(80)],
+            "All texts of 'x' begin with a space",
+        ),
+        ([*range(79), sum(range(79))], "The last row has the sum of all others in 'x'"),
+        ([*[0, 1, 0] * 26, 0, 26], "The last row has the sum of all others in 'x'"),
+        ([0] * 78 + [1, 1], None),
+        ([[" north", "south"][row % 2] for row in range(80)], None),
+    ],
+)
+def test_tables_made_for_people_are_named(
+    cells: list[object], remark: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{cell},{row % 7}.5" for row, cell in enumerate(cells)]
+    module_of(tmp_path, "\n".join(["x,y", *lines]))
+    printed = capsys.readouterr().out
+    assert remark in printed if remark else "'x' has" not in printed and "'x' beg" not in printed
+    assert remark or "The last row" not in printed
+
+
+def test_names_are_learned_whatever_their_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, tokens in ((300, 1000), (3000, 3000), (12_000, 10_000)):
+        lines = [f"SKU{row % number},row {row},{row % 7}.5" for row in range(2 * number)]
+        (tmp_path / "table.csv").write_text("\n".join(["sku,once,y", *lines]))
+        words = ["--from", str(tmp_path / "table.csv"), "--label", "y"]
+        assert cli.main(["init", str(tmp_path / str(number)), *words]) == 0
+        module = (tmp_path / str(number) / "trainer.py").read_text(encoding="utf-8")
+        assert f"max_tokens={tokens}," in module
+        printed = capsys.readouterr().out
+        assert ("'sku' has 12,000 different words, of which the" in printed) == (number == 12_000)
+        assert "Predicts 'y' (regression) from texts: sku, once." in printed
+
+
+def test_whole_numbers_may_be_categories(tmp_path: Path) -> None:
+    """As the page says: a column moves in COLUMNS."""
+    lines = [f"{row % 40},{row % 3 or ''},{row % 7}.5" for row in range(200)]
+    module = module_of(tmp_path, "\n".join(["store,day,y", *lines]))
+    assert module["COLUMNS"] == {"numbers": ["store", "day"]}
+    stores = module["filled"](tf.constant([[5], [12]], tf.int64), "categories")
+    assert stores.numpy().tolist() == [[b"5"], [b"12"]]
+    days = tf.SparseTensor([[1, 0]], tf.constant([2], tf.int64), [2, 1])
+    assert module["filled"](days, "categories").numpy().tolist() == [[b""], [b"2"]]
 
 
 @pytest.mark.parametrize(
@@ -350,7 +415,8 @@ def test_odd_classes_are_named(
     (tmp_path / "table.csv").write_text(text, encoding="utf-8")
     words = ["--from", str(tmp_path / "table.csv"), "--label", "y"]
     assert cli.main(["init", str(tmp_path / "new"), *words]) == 0
-    about_label = [line for line in capsys.readouterr().out.splitlines() if "'y'" in line]
+    lines = capsys.readouterr().out.splitlines()
+    about_label = [line for line in lines if "'y'" in line and not line.startswith("Predicts")]
     assert [remark in line for line in about_label] == [True] if remark else not about_label
 
 
@@ -378,10 +444,13 @@ def test_a_file_where_the_project_needs_a_directory_is_named(
 @pytest.mark.slow
 @pytest.mark.parametrize("label", [lambda row: row % 83 * 1.5, lambda row: "abc"[row % 83 // 28]])
 def test_the_model_of_the_project_learns_and_predicts(
-    label: Callable[[int], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    label: Callable[[int], object],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table, new = tmp_path / "table.csv", tmp_path / "new.csv"
-    table.write_text(rows(label), encoding="utf-8")
+    table.write_text(rows(label).replace("size", "floor.size"), encoding="utf-8")
     new.write_text(table.read_text(encoding="utf-8").replace(",a name,y", ",x,z"))
     project = tmp_path / "project"
     assert cli.main(["init", str(project), "--from", str(table), "--label", "y"]) == 0
@@ -399,6 +468,11 @@ def test_the_model_of_the_project_learns_and_predicts(
     else:
         errors = [abs(predicted[row] - float(str(label(row)))) for row in range(200)]
         assert sum(errors) / 200 < 15, "the error of the mean is 31"
+
+    readme = (project / "README.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(re.findall("(?s)```python\n(.*?)```", readme)[0], {})
+    assert "{'y': array" in capsys.readouterr().out
 
 
 @pytest.mark.slow

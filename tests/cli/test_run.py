@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -239,6 +240,8 @@ def test_a_program_gets_model_report_and_metrics(data: Path, tmp_path: Path) -> 
         ({"train": "a.csv", "eval": "b"}, "train and eval: expected both to be .csv files"),
         ({"custom_config": "gone.yaml"}, "custom_config: gone.yaml does not exist"),
         ({"tracking": "mlfow"}, "did you mean 'mlflow'"),
+        ({"examples": SimpleNamespace(to_csv=print)}, "; write it first, with table.to_csv("),
+        ({"train": [1], "eval": 2}, "train: expected a path, got [1] of type list"),
     ],
 )
 def test_wrong_arguments_are_named_as_in_python(
