@@ -21,7 +21,7 @@ import logging
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,6 +49,8 @@ class Changes:
     Attributes:
         lacks_variables: whether `compile` was called, so that only the next step makes variables
             of optimizer and metrics.
+        made: names of the variables that there are after the first step, when a resumed fit must
+            have them all.
     """
 
     def __init__(self, model: Any) -> None:
@@ -62,6 +64,7 @@ class Changes:
         self._compiled = self._compiled_now = self._look(self._attributes)
         self._of_compile = self._parts_of_compile()
         self.lacks_variables = False
+        self.made: set[str] = set()
         self._is_logged = self._is_restored = False
 
     def step_is_made_anew(self) -> None:
@@ -79,6 +82,22 @@ class Changes:
                 "compile in run_fn, between two fits with names of their own, such as "
                 "resume_callbacks(fn_args, name='fine_tuning').",
                 listed(names),
+            )
+
+    def log_made_late(self, names: Iterable[str]) -> None:
+        """Warns, once, of variables in a checkpoint that no resumed fit can have when it goes on.
+
+        Such are those of an optimizer in a callback that fits a model of its own in `on_epoch_end`.
+        """
+        late = sorted({*names} - self.made)
+        if late and self.made and not self._is_made_anew:
+            self.made.update(late)
+            _logger.warning(
+                "If this fit is resumed in a later epoch, it ends with an error: a callback or a "
+                "validation has made %s after the first step, and a resumed fit calls neither "
+                "before it goes on. Make them before, in on_train_begin for example: those of an "
+                "optimizer by its build method.",
+                listed(late),
             )
 
     def values(self) -> dict[str, Any]:

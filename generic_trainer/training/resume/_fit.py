@@ -242,6 +242,7 @@ class Resume(_OfEitherKeras):
             self._fit.state.find_variables()
             self._unsaved.log(self._saved_variables(), handles_of_data(self._iterator))
             self._unsaved, self._unsaved_later = None, self._unsaved
+            self._changes.made = {*self._fit.state.variables}
             self._unsaved_attributes.begin()
         elif replay is not None and not self._changes.lacks_variables:
             is_first = not position.consumed
@@ -429,6 +430,7 @@ class Resume(_OfEitherKeras):
         """Saves beside training; with `wait`, before the fit ends."""
         if self._finds_variables:  # which is no cost of the next
             self._fit.state.find_variables()
+            self._changes.log_made_late(self._fit.state.variables)
             self._finds_variables = False
         start_s = time.monotonic()
         position = self._position

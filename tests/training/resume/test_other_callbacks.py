@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from generic_trainer import training
 from generic_trainer._core.progress import ProgressReader
+from generic_trainer.errors import TrainingError
 from generic_trainer.training.resume._callback_state import CallbackState
 from tests.training.resume.fits import Ended, ending, fn_args, ones, values
 
@@ -524,6 +525,39 @@ def test_what_callbacks_record_is_that_of_an_unbroken_fit(
     expected = fit("unbroken")
     fit("killed", end=7)
     assert fit("killed") == expected
+
+
+def probe(keras: Any, hook: str) -> Any:
+    """Returns a callback that trains a model of its own, whose optimizer it builds in a hook."""
+
+    class Probe(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.probe = keras.Sequential([keras.layers.Dense(1)])
+            self.probe.build((None, 1))
+            self.probe.compile(keras.optimizers.SGD(momentum=0.9), "mse")
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.probe.fit(ones(), verbose=0)
+
+    def build(self: Any, *args: Any) -> None:
+        self.probe.optimizer.build(self.probe.trainable_variables)
+        self.probe.evaluate(ones(), verbose=0)
+
+    if hook != "on_epoch_end":
+        setattr(Probe, hook, build)
+    return Probe()
+
+
+@pytest.mark.parametrize(("hook", "is_late"), [("on_epoch_end", True), ("on_train_begin", False)])
+def test_variables_that_no_resumed_fit_can_have_are_named_in_the_first(
+    tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture, hook: str, is_late: bool
+) -> None:
+    fit_with(keras, tmp_path, probe(keras, hook), end=7)
+    late = [each.getMessage() for each in caplog.records if "a later epoch" in each.getMessage()]
+    assert len(late) == is_late and all("optimizer" in each for each in late)
+    with pytest.raises(TrainingError) if is_late else contextlib.nullcontext():
+        fit_with(keras, tmp_path, probe(keras, hook))
 
 
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])
