@@ -50,8 +50,13 @@ from generic_trainer._core.files import (
 )
 from generic_trainer._core.progress import note
 from generic_trainer._core.scratch import NO_LOCKS, ScratchFolder, lock_directory
+from generic_trainer._core.texts import describe
 from generic_trainer.errors import ConfigurationError, TrainingError
-from generic_trainer.training.resume._state import ModelState, topmost_layers
+from generic_trainer.training.resume._state import (
+    ModelState,
+    parts_beside_layers,
+    topmost_layers,
+)
 
 _NAME = re.compile(r"step-(\d+)\.(\d+)$")
 _UNFINISHED = ".unfinished-"
@@ -240,15 +245,19 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         TensorFlow leaves out parts of a model or layer of Keras 3: layers in lists and dicts, and
         the generators of layers such as `Dropout`. So all variables of models and layers, also of
         those in lists, dicts and a `tf.Module`, are saved once more, in directories with their
-        names. A `Dropout` of Keras 2 draws with ops whose state cannot
+        names. It takes no metric and no `SeedGenerator` of Keras 3, and leaves out those in lists
+        and dicts: it gets their variables. A `Dropout` of Keras 2 draws with ops whose state cannot
         be saved: after a restart it draws other numbers.
 
         Args:
             step: see `save`.
             objects: name → object.
             metadata: see `save`.
+
+        Raises:
+            ConfigurationError: TensorFlow cannot save an object, such as a number.
         """
-        checkpoint = tf.train.Checkpoint(**objects)
+        checkpoint = _checkpoint_of(objects)
 
         def write(directory: str) -> None:
             checkpoint.write(os.path.join(directory, _OBJECTS))
@@ -286,7 +295,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
                 if reader.has_tensor(scale) and not getattr(target, "built", True):
                     # Of Keras 3, which scales the first loss by this, and then makes the variable.
                     target.initial_scale = float(reader.get_tensor(scale))
-            tf.train.Checkpoint(**objects).read(path).assert_existing_objects_matched()
+            _checkpoint_of(objects).read(path).assert_existing_objects_matched()
         return saved
 
     def _next(self, step: int, metadata: Mapping[str, Any] | None) -> SavedCheckpoint:
@@ -352,6 +361,22 @@ def fitting(path: str) -> Iterator[None]:
             f"The checkpoint {path} does not fit the model and the data of this run: {error}. "
             "Restore the code that wrote it, or delete the checkpoint to start afresh."
         ) from error
+
+
+def _checkpoint_of(objects: Mapping[str, Any]) -> tf.train.Checkpoint:
+    """Returns a checkpoint of objects, and of the variables of parts that TensorFlow leaves out."""
+    tracked = dict(objects)
+    for name, holder in objects.items():
+        tracked |= {f"{name}{path}": parts for path, parts in parts_beside_layers(holder)}
+    for name, part in tracked.items():
+        try:
+            tf.train.Checkpoint(part=part)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"TensorFlow cannot save {name!r}, {describe(part)}: pass variables, or objects of "
+                "TensorFlow or Keras that have some; numbers and texts go into `metadata`."
+            ) from error
+    return tf.train.Checkpoint(**tracked)
 
 
 def _partly_saved(objects: Mapping[str, Any], directory: str) -> Iterator[tuple[str, ModelState]]:

@@ -48,6 +48,7 @@ Writer: TypeAlias = Callable[[str], None]
 # The file of tensors, and the one of all else.
 _TENSORS, _VALUES = "tensors", "values"
 _MOST_NAMED = 5
+_HOLDERS = (Mapping, list, tuple, tf.Module, tf.train.Checkpoint)
 
 
 def variables_of(model: Any, callbacks: Iterable[Any] = ()) -> Variables:
@@ -425,14 +426,36 @@ def topmost_layers(holder: Any) -> Iterator[tuple[str, Any]]:
     Args:
         holder: one of them, a list or dict, or a `tf.Module`; iterators and optimizers have none.
     """
-    holders = (Mapping, list, tuple, tf.Module, tf.train.Checkpoint)
-    if not isinstance(holder, holders) and not hasattr(type(holder), "get_build_config"):
+    if not isinstance(holder, _HOLDERS) and not hasattr(type(holder), "get_build_config"):
         return
     paths: list[str] = []
     for path, layer in _layers_of_keras_3(holder):
         if not any(path.startswith(f"{above}.") for above in paths):
             paths.append(path)
             yield path, layer
+
+
+def parts_beside_layers(holder: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Yields the variables of metrics and generators of Keras 3 that are in no layer.
+
+    Args:
+        holder: as for `topmost_layers`, or one of these parts.
+
+    Yields:
+        The path of the part, and its variables.
+    """
+    keras: Any = sys.modules.get("keras")
+    if not is_keras_3(holder) and not isinstance(holder, _HOLDERS):
+        return
+    above = [path for path, _ in topmost_layers(holder)]
+    deferred: dict[str, Any] = {}
+    for path, part in [*walk(holder, deferred=deferred), *deferred.items()]:
+        if not is_keras_3(part) or any(f"{path}.".startswith(f"{each}.") for each in above):
+            continue
+        if isinstance(part, keras.metrics.Metric):
+            yield path, list(part.variables)
+        elif isinstance(part, keras.random.SeedGenerator):
+            yield path, [part.state]
 
 
 def _layers_of_keras_3(model: Any) -> Iterator[tuple[str, Any]]:

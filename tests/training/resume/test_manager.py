@@ -254,6 +254,43 @@ def test_models_and_layers_come_back_wherever_they_are(
     assert first(x).numpy().tolist() == second(x).numpy().tolist()
 
 
+@pytest.mark.parametrize("holder", ["itself", "list", "dict", "module"])
+def test_metrics_and_generators_of_keras_3_come_back_wherever_they_are(
+    tmp_path: Path, holder: str
+) -> None:
+    keras: Any = importlib.import_module("keras")
+
+    def objects() -> tuple[list[Any], dict[str, Any]]:
+        parts = [keras.metrics.Mean(), keras.metrics.AUC(), keras.random.SeedGenerator(7)]
+        if holder == "itself":
+            return parts, dict(zip("abc", parts, strict=True))
+        module: Any = tf.Module()
+        module.parts = parts
+        held = {"list": [parts], "dict": dict(zip("abc", parts, strict=True)), "module": module}
+        return parts, {"held": held[holder]}
+
+    def drawn(parts: list[Any]) -> list[object]:
+        mean, area, generator = parts
+        return [float(mean.result()), float(area.result()), generator.next().numpy().tolist()]
+
+    (first, saved), (second, restored) = objects(), objects()
+    first[0].update_state([1.0, 2.0])
+    first[1].update_state([0, 1, 1, 0], [0.1, 0.3, 0.8, 0.6])
+    first[2].next()
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save_objects(1, saved)
+        manager.restore_objects(restored)
+    assert drawn(second) == drawn(first)
+
+
+@pytest.mark.parametrize("part", [3, "main", len])
+def test_what_tensorflow_cannot_save_is_named(tmp_path: Path, part: object) -> None:
+    with CheckpointManager(str(tmp_path)) as manager:
+        with pytest.raises(ConfigurationError, match="TensorFlow cannot save 'part'"):
+            manager.save_objects(1, {"part": part})
+        assert manager.latest() is None
+
+
 def models_in_parts() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
     """Returns models that Keras 3 cannot build as a whole: functions that make and call them."""
     keras: Any = importlib.import_module("keras")
