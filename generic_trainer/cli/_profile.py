@@ -193,6 +193,7 @@ def profile_of(table: Table, label: str) -> Profile:
         )
     batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
     most_tokens = min(max(_LEAST_TOKENS, *tokens.values(), 0), _MOST_TOKENS)
+    most_tokens += 2  # as TextVectorization also counts no word and an unknown one
     return Profile(label, task, classes, columns, remarks, most_tokens, batch_size, rows)
 
 
