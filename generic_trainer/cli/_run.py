@@ -168,7 +168,7 @@ def outcome_of(options: argparse.Namespace) -> dict[str, Any]:
     try:
         custom_config = texts.parse_json_object(options.custom_config or "null")
     except ValueError as error:
-        message = f"--custom-config must be a JSON object, but {error}"
+        message = f"--custom-config must be a JSON object, but {error}; a file goes into --config"
         raise errors.ConfigurationError(message) from error
     if options.config and custom_config is not None:
         raise errors.ConfigurationError("--config and --custom-config: expected one of them")
