@@ -91,10 +91,7 @@ def read_records(
     """
     if not isinstance(source, str):
         return list(source[:count])
-    try:
-        paths = sorted(path for path in tf.io.gfile.glob(source) if not tf.io.gfile.isdir(path))
-    except READ_ERRORS as error:
-        raise DataError(f"Cannot read {source!r}: {reason_of(error)}", path=source) from error
+    paths = _paths(source)
     records: list[bytes] = []
     for record in itertools.islice(_records(paths), count):
         records.append(record)
@@ -106,6 +103,23 @@ def read_records(
             f"no examples: {len(paths)} files match {source!r} and hold no record", path=source
         )
     return records
+
+
+def hold_no_record(source: str) -> bool:
+    """Returns whether files match a TFRecord glob, and are all empty.
+
+    Raises:
+        DataError: one is not a TFRecord file.
+    """
+    paths = _paths(source)
+    return bool(paths) and next(_records(paths), None) is None
+
+
+def _paths(source: str) -> list[str]:
+    try:
+        return sorted(path for path in tf.io.gfile.glob(source) if not tf.io.gfile.isdir(path))
+    except READ_ERRORS as error:
+        raise DataError(f"Cannot read {source!r}: {reason_of(error)}", path=source) from error
 
 
 def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.data.Dataset:

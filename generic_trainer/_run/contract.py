@@ -69,7 +69,12 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
 def _examples(request: TrainingRequest) -> dict[str, Any]:
     if not (request.examples_format.is_tf_example and request.eval_files):
         return {}
+    from generic_trainer._core.records import hold_no_record  # it imports TensorFlow
+
     pattern = request.eval_files[0]
+    if hold_no_record(pattern):
+        _logger.warning("%s has no examples: the checks score made-up rows, or none", pattern)
+        return {}
     if not _transformed(request, pattern):
         return {"examples": pattern}
     split_and_files = pattern.split(os.sep)[-2:]

@@ -1,9 +1,11 @@
 """A whole run: the checks before it, the training, the checks after it, and publishing."""
 
 import logging
+import os
 from collections.abc import Sequence
 
 from generic_trainer._core.texts import did_you_mean, load_schema
+from generic_trainer._core.tfx_names import TRANSFORMED_SCHEMA
 from generic_trainer._run import store
 from generic_trainer._run.contract import derived_contract, features_of, rehearse
 from generic_trainer._run.live_run import live_run
@@ -82,14 +84,18 @@ def _train_and_publish(job: Job) -> ValidationReport:
 
 def _check_eval_config(contract: ServingContract) -> None:
     """Raises or logs, before any training, the mistakes of the eval config."""
-    if contract.eval_config is None:
+    severity = contract.severities.get("eval_config")
+    if contract.eval_config is None or severity == "skip":
         return
-    result = lint_eval_config(contract.eval_config, contract.schema)
-    if result.status == "fail":
+    graph = contract.transform_graph
+    transformed = None if graph is None else os.path.join(graph, TRANSFORMED_SCHEMA)
+    result = lint_eval_config(contract.eval_config, contract.schema, transformed)
+    if result.status == "fail" and severity != "warn":
         raise ConfigurationError(
-            f"The Evaluator would fail with this eval_config: {result.message} → {result.remedy}"
+            "The Evaluator would fail with this eval_config, or go wrong: "
+            f"{result.message} → {result.remedy}"
         )
-    if result.status == "warn":
+    if result.status in ("fail", "warn"):
         _logger.warning("eval_config: %s → %s", result.message, result.remedy)
 
 

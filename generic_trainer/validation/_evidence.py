@@ -17,6 +17,7 @@ from generic_trainer.validation._schema_rows import (
     observed_features,
     parsed,
 )
+from generic_trainer.validation._tfma_lint import evaluates_transformed
 
 RECORDS = 32  # examples that every signature is called with
 EVAL_ROWS = 1000  # examples that are read
@@ -82,13 +83,9 @@ class Evidence:
         """
         source = self._input("statistics")
         observed = {} if source is None else observed_features(load_statistics(source))
-        if observed and self.transform_graph is not None:
-            transformed = load_schema(str(self.transform_graph / TRANSFORMED_SCHEMA))
-            dtypes = {feature.name: dtype_in_schema(feature) for feature in transformed.feature}
-            # Raw features can have the same names.
-            if all(dtypes.get(name) in ("", seen.dtype) for name, seen in observed.items()):
-                return {}
-        return observed
+        dtypes = self.transformed_dtypes  # raw features can have the same names
+        transformed = all(dtypes.get(name) in ("", each.dtype) for name, each in observed.items())
+        return {} if dtypes and transformed else observed
 
     @functools.cached_property
     def seen_dtypes(self) -> dict[str, set[str]]:
@@ -106,6 +103,21 @@ class Evidence:
         if self.schema is not None:
             return {feature.name: dtype_in_schema(feature) for feature in self.schema.feature}
         return {name: min(dtypes) for name, dtypes in self.seen_dtypes.items() if dtypes} or None
+
+    @property
+    def transformed_dtypes(self) -> dict[str, str]:
+        """Feature of the output of Transform → dtype; none without a transform graph."""
+        if self.transform_graph is None:
+            return {}
+        schema = load_schema(str(self.transform_graph / TRANSFORMED_SCHEMA))
+        return {feature.name: dtype_in_schema(feature) for feature in schema.feature}
+
+    @property
+    def evaluates_transformed(self) -> bool:
+        """Whether the eval config is for an Evaluator that reads the output of Transform."""
+        raw, transformed = self.feature_dtypes, self.transformed_dtypes
+        config = self.eval_config
+        return None not in (config, raw) and evaluates_transformed(config, raw or (), transformed)
 
     @functools.cached_property
     def transform_graph(self) -> Path | None:

@@ -13,14 +13,17 @@ from typing import Any
 from generic_trainer._core.texts import load_eval_config, load_schema, reason_of
 from generic_trainer.validation._check import Finding, Result, fail, merge, warn
 
+_OF_SLICES = "slicing_specs feature"
 
-def lint_eval_config(eval_config: Any, schema: Any = None) -> Result:
+
+def lint_eval_config(eval_config: Any, schema: Any = None, transformed: Any = None) -> Result:
     """Checks an eval config before there is a model.
 
     Args:
         eval_config: a `tfma.EvalConfig`, or the path of one as text or JSON.
-        schema: the `Schema` of the examples that the Evaluator will read, or its path; None when
-            it is not known yet, so that names of features are not checked.
+        schema: the `Schema` of the raw examples, or its path; None when it is not known yet, so
+            that names of features are not checked.
+        transformed: that of the output of Transform, which the Evaluator may read instead.
 
     Returns:
         One result named `eval_config`, with a line per mistake.
@@ -28,26 +31,48 @@ def lint_eval_config(eval_config: Any, schema: Any = None) -> Result:
     Raises:
         DataError: a file cannot be read.
     """
-    loaded = load_schema(schema)
-    features = None if loaded is None else {feature.name for feature in loaded.feature}
-    return merge("eval_config", lint_findings(load_eval_config(eval_config), features))
+    raw, others = load_schema(schema), load_schema(transformed)
+    features = None if raw is None else {feature.name for feature in raw.feature}
+    of_transform = set() if others is None else {feature.name for feature in others.feature}
+    findings = lint_findings(load_eval_config(eval_config), features, transformed=of_transform)
+    return merge("eval_config", findings)
 
 
 def lint_findings(
-    config: Any, features: Collection[str] | None, preprocessed: Collection[str] | None = None
+    config: Any,
+    features: Collection[str] | None,
+    preprocessed: Collection[str] | None = None,
+    *,
+    transformed: Collection[str] = (),
+    are_all: bool = True,
 ) -> Iterator[Finding]:
     """Yields the mistakes in a config, as far as names are known.
 
     Args:
         config: the `EvalConfig`.
-        features: the examples' features.
+        features: the raw examples' features.
         preprocessed: outputs of the config's preprocessing functions.
+        transformed: features of the output of Transform.
+        are_all: whether `features` are all of them, as in a schema, or those of some examples.
     """
     yield from _structure(config)
+    if features is not None and evaluates_transformed(config, features, transformed):
+        message = "label_key is a feature of the output of Transform alone"
+        remedy = "right if the Evaluator reads that; then it is not rehearsed"
+        yield warn(message, remedy)
+        features = transformed
     if features is not None:
-        yield from _feature_names(config, features, preprocessed)
+        yield from _feature_names(config, features, preprocessed, are_all)
     yield from _metrics(config)
     yield from _thresholds(config)
+
+
+def evaluates_transformed(config: Any, raw: Collection[str], transformed: Collection[str]) -> bool:
+    """Whether a config is for the output of Transform, as the raw examples lack its labels."""
+    specs = config.model_specs
+    labels = {key for spec in specs for key in (spec.label_key, *spec.label_keys.values()) if key}
+    preprocesses = any(spec.preprocessing_function_names for spec in specs)
+    return not (preprocesses or labels <= {*raw}) and labels <= {*transformed}
 
 
 def _structure(config: Any) -> Iterator[Finding]:
@@ -59,6 +84,12 @@ def _structure(config: Any) -> Iterator[Finding]:
     if len(config.model_specs) > 2:
         message = f"{len(config.model_specs)} model_specs; the Evaluator takes model and baseline"
         yield fail(message, "keep one entry, and one with is_baseline: true to compare models")
+    elif all(spec.is_baseline for spec in config.model_specs):
+        yield fail("all model_specs have is_baseline: true", "add one for the model itself")
+        return
+    elif len({spec.name for spec in config.model_specs}) < len(config.model_specs):
+        message = "two model_specs without different names: the Evaluator fails with a baseline"
+        yield fail(message, "give them the names candidate and baseline")
     try:
         config_util.verify_eval_config(config)
     except ValueError as error:
@@ -67,11 +98,12 @@ def _structure(config: Any) -> Iterator[Finding]:
     for name in sorted({name for spec in config.metrics_specs for name in spec.model_names}):
         if name not in known:
             message = f"metrics_specs.model_names has {name!r}, the model_specs are {known}"
-            yield fail(message, "name one of them, or leave model_names out")
+            judge = fail if known[1:] else warn  # TFMA drops the name of a single model
+            yield judge(message, "name one of them, or leave model_names out")
 
 
 def _feature_names(
-    config: Any, features: Collection[str], preprocessed: Collection[str] | None
+    config: Any, features: Collection[str], preprocessed: Collection[str] | None, are_all: bool
 ) -> Iterator[Finding]:
     preprocesses = any(spec.preprocessing_function_names for spec in config.model_specs)
     known = {*features, *(preprocessed or ())}
@@ -82,6 +114,8 @@ def _feature_names(
         remedy = f"the features are {', '.join(sorted(known)[:12])}"
         if preprocesses and preprocessed is None:
             yield warn(message, f"fine if a preprocessing function returns it; {remedy}")
+        elif kind == _OF_SLICES and not are_all:
+            yield warn(f"no example that was read has the {kind} {key!r}", remedy)
         else:
             yield fail(message, remedy)
 
@@ -100,7 +134,7 @@ def _keys(config: Any) -> Iterator[tuple[str, str, str]]:
 def _slices(config: Any) -> Iterator[tuple[str, str, str]]:
     slicing = [*_computed_slices(config), *_bounded_slices(config)]
     for key in sorted({k for spec in slicing for k in (*spec.feature_keys, *spec.feature_values)}):
-        yield "slicing_specs feature", key, "TFMA silently leaves the slice out"
+        yield _OF_SLICES, key, "TFMA silently leaves the slice out"
 
 
 def _computed_slices(config: Any) -> list[Any]:
@@ -212,10 +246,10 @@ def _thresholds(config: Any) -> Iterator[Finding]:
             has_change = threshold.HasField("change_threshold")
             if has_change and not threshold.change_threshold.direction:
                 message = (
-                    f"{subject}: change_threshold has no direction, which TFMA refuses after "
-                    "it has evaluated"
+                    f"{subject}: change_threshold has no direction: beside a baseline, the "
+                    "Evaluator blesses no model"
                 )
-                yield fail(message, "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER")
+                yield warn(message, "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER")
             bounds = threshold.value_threshold
             both = bounds.HasField("lower_bound") and bounds.HasField("upper_bound")
             lower = bounds.lower_bound.value

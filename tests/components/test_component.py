@@ -351,6 +351,11 @@ def test_wrong_argument(arguments: Any, message: str, make: Make) -> None:
         make(**arguments)
 
 
+def test_an_eval_config_is_as_severe_as_the_contract_says(make: Make) -> None:
+    contract = ServingContract(severities={"eval_config": "warn"})
+    make(eval_config=config_pb2.EvalConfig(), contract=contract)
+
+
 def test_wrong_arguments_are_reported_together() -> None:
     with pytest.raises(ValueError) as caught:
         GenericTrainer(transformed_examples=EXAMPLES, schema=1, train_args=2)

@@ -98,6 +98,29 @@ def test_what_is_known_to_be_wrong_costs_no_training(
         node.run(source, inputs=node.schema(), **properties)
 
 
+@pytest.mark.parametrize("severity", ["skip", "warn"])
+def test_an_eval_config_is_as_severe_as_the_contract_says(
+    node: Node, severity: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_checks = {"eval_config": severity, "eval_rehearsal": "skip"}
+    node.run(
+        inputs=node.schema(),
+        eval_config='{"modelSpecs": [{"labelKey": "y"}], "slicingSpecs": [{"featureKeys": ["z"]}]}',
+        contract=ServingContract(severities=of_checks).to_json(),
+    )
+    assert node.names("model") == ["Format-Serving"]
+    assert ("feature 'z' is not" in caplog.text) == (severity == "warn")
+
+
+def test_an_empty_eval_split_costs_no_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path, helpers.write_examples(tmp_path / "examples", {"train": 32, "eval": 0}))
+    node.run(inputs=node.schema())
+    assert node.names("model") == ["Format-Serving"]
+    assert "has no examples: the checks score" in caplog.text
+
+
 def test_a_corrupt_file_is_named(tmp_path: Path) -> None:
     node = Node(tmp_path, helpers.write_examples(tmp_path / "examples"))
     (corrupt,) = (tmp_path / "examples" / "Split-train").iterdir()

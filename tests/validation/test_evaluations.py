@@ -111,6 +111,75 @@ def test_lint_before_training() -> None:
     assert lint_eval_config(config, SCHEMA).status == "warn"
 
 
+@pytest.mark.parametrize(
+    ("config", "status", "told"),
+    [
+        ('model_specs { label_key: "y" is_baseline: true }', "fail", "is_baseline: true"),
+        ('model_specs { label_key: "y" } model_specs { is_baseline: true }', "fail", "names"),
+        (
+            'model_specs { name: "a" label_key: "y" } model_specs { name: "a" is_baseline: true }',
+            "fail",
+            "without different names",
+        ),
+        (
+            'model_specs { name: "a" label_key: "y" } metrics_specs { model_names: "b" }',
+            "warn",
+            "b",
+        ),
+        (
+            'model_specs { name: "a" label_key: "y" } model_specs { name: "c" is_baseline: true } '
+            'metrics_specs { model_names: "b" }',
+            "fail",
+            "'b', the model_specs are",
+        ),
+        (
+            'model_specs { label_key: "y" } metrics_specs { metrics { class_name: "AUC" threshold '
+            "{ change_threshold { absolute { value: 0.1 } } } } }",
+            "warn",
+            "no direction",
+        ),
+    ],
+)
+def test_lint_of_names_and_baselines(config: str, status: str, told: str) -> None:
+    """Refused is what the Evaluator of TFX 1.16 fails with, now or once there is a baseline."""
+    found = lint_eval_config(text_format.Parse(config, config_pb2.EvalConfig()))
+    assert found.status == status and told in found.message, found
+
+
+@pytest.mark.parametrize(
+    ("label", "more", "status"),
+    [
+        ("tips_xf", "", "warn"),
+        ("tips_xf", 'slicing_specs { feature_keys: "payment_xf" }', "warn"),
+        ("tips_xf", 'slicing_specs { feature_keys: "payment" }', "fail"),
+        ("tips", "", "pass"),
+        ("tip", "", "fail"),
+    ],
+)
+def test_an_evaluator_may_read_the_output_of_transform(label: str, more: str, status: str) -> None:
+    config = text_format.Parse(GOOD_CONFIG + more, config_pb2.EvalConfig())
+    config.model_specs[0].label_key = label
+    transformed = schema_pb2.Schema()
+    for name in ("tips_xf", "payment_xf", "miles"):
+        transformed.feature.add(name=name, type=schema_pb2.FLOAT)
+    found = lint_eval_config(config, SCHEMA, transformed)
+    assert found.status == status, found
+    assert ("the output of Transform alone" in found.message) == (label == "tips_xf")
+
+
+def test_a_slice_by_a_feature_that_no_example_read_has_is_a_failure_by_a_schema_alone(
+    check: Check, good_model: Path
+) -> None:
+    wanted = contract(GOOD_CONFIG + ' slicing_specs { feature_keys: "coupon" }')
+    wanted = dataclasses.replace(wanted, severities=WITHOUT_REHEARSAL)
+    for schema, status in ((None, "warn"), (SCHEMA, "fail")):
+        result = check(good_model, dataclasses.replace(wanted, schema=schema))["eval_config"]
+        assert result.status == status and "'coupon'" in result.message, result
+    rows = [example(miles=1.0, tips=1.0)] * 600 + [example(miles=1.0, tips=1.0, coupon=b"a")]
+    result = check(good_model, dataclasses.replace(wanted, schema=None, examples=rows))
+    assert result["eval_config"].status == "pass", result["eval_config"]
+
+
 def test_lint_of_a_file_that_is_none(tmp_path: Path) -> None:
     file = tmp_path / "eval_config.pbtxt"
     file.write_text("model_spec {}")

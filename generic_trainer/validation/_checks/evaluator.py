@@ -54,10 +54,18 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     functions = {name for spec in specs for name in spec.preprocessing_function_names}
     if functions <= model.signatures.keys():
         preprocessed = {key for name in functions for key in model.signatures[name].outputs}
+    evidence, schema = model.evidence, model.evidence.schema
+    features = evidence.feature_dtypes
+    if schema is None and features is not None:  # those of the first rows, and of later ones
+        later = (example.features.feature.keys() for example in parsed(evidence.eval_rows))
+        features = dict.fromkeys(set(features).union(*later), "")
     yield from lint_findings(
-        model.evidence.eval_config, model.evidence.feature_dtypes, preprocessed
+        evidence.eval_config,
+        features,
+        preprocessed,
+        transformed=evidence.transformed_dtypes,
+        are_all=schema is not None,
     )
-    schema = model.evidence.schema
     domains = {f.name: domain_words(schema, f) for f in schema.feature} if schema else {}
     for spec in model.evidence.eval_config.slicing_specs:
         for key, value in sorted(spec.feature_values.items()):
@@ -175,6 +183,8 @@ def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
     features = model.evidence.feature_dtypes
     if features is None:
         return None
+    if model.evidence.evaluates_transformed:
+        return model.evidence.transformed_dtypes
     for name in spec.preprocessing_function_names:
         if name not in model.signatures:
             return None  # an attribute, whose outputs are unknown
@@ -223,6 +233,8 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
         or model.contract.examples_transformed
     ):
         raise Skip("needs an eval config and raw examples in the contract")
+    if model.evidence.evaluates_transformed:
+        raise Skip("the Evaluator reads the output of Transform, by its label")
     try:
         metrics, unmet = _evaluate(model)
     except Exception as error:
