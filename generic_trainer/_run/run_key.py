@@ -107,7 +107,7 @@ def _files_digest(paths: Sequence[str]) -> str:
         DataError: a file cannot be read.
     """
     try:
-        files = [[name, *fingerprint_of_file(path)] for name, path in _files(paths)]
+        files = [[n, *(fingerprint_of_file(path) if path else ())] for n, path in _files(paths)]
     except Exception as error:  # the class depends on the file system
         raise DataError(
             f"Cannot compare {', '.join(paths)} with the inputs of an earlier run: {error}",
@@ -118,9 +118,22 @@ def _files_digest(paths: Sequence[str]) -> str:
 
 def _files(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     for pattern in paths:
+        if _is_name(pattern):
+            yield pattern, ""
+            continue
         # The name of an input may look like a pattern: "base[1]".
         for path in [pattern] if gfile().exists(pattern) else sorted(gfile().glob(pattern)):
             if gfile().isdir(path):
                 yield from ((name, os.path.join(path, name)) for name in files_below(path))
             else:
                 yield os.path.basename(path), path
+
+
+def _is_name(uri: str) -> bool:
+    """Whether a URI is no path: projects/1/models/2, bq://project.table or https://example.org."""
+    import tensorflow as tf
+
+    try:
+        return not (gfile().exists(uri) or "://" in uri or os.path.isabs(uri) or gfile().glob(uri))
+    except tf.errors.UnimplementedError:  # the scheme is none of a file system
+        return True

@@ -230,14 +230,17 @@ class Parser:
         try:
             for name, tensor in representations(schema).items():
                 is_plain = isinstance(tensor.config, (tf.io.FixedLenFeature, tf.io.VarLenFeature))
-                # The key of any other has no meaning, and must not be that of a plain one.
-                key = tensor.columns[0] if is_plain else f"{name} of {tensor.columns}"
+                # The key of any other is TFX's, as it decides the order.
+                column = tensor.columns[0] if len(tensor.columns) == 1 else name
+                key = tensor.columns[0] if is_plain else f"_tfx_bsl_{name}_{column}"
                 if key in features:
                     raise ValueError(f"{tensor_names[key]!r} and {name!r} are made of {key!r}")
                 features[key] = tensor.config
                 tensor_names[key] = name
             parse = tf.function(cls(features, tensor_names, None).parse, autograph=False)
-            parse.get_concrete_function(tf.TensorSpec([None], tf.string))
+            graph = parse.get_concrete_function(tf.TensorSpec([None], tf.string))
+            # The order of TFX's elements: a model may join their `values()`.
+            features = {key: features[key] for key in graph.structured_outputs}
         except DataError:
             raise
         except Exception as error:  # of TensorFlow, for configurations that cannot be parsed with

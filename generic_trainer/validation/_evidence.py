@@ -104,20 +104,22 @@ class Evidence:
             return {feature.name: dtype_in_schema(feature) for feature in self.schema.feature}
         return {name: min(dtypes) for name, dtypes in self.seen_dtypes.items() if dtypes} or None
 
-    @property
+    @functools.cached_property
     def transformed_dtypes(self) -> dict[str, str]:
-        """Feature of the output of Transform → dtype; none without a transform graph."""
-        if self.transform_graph is None:
+        """Feature of the output of Transform → dtype; none without its schema."""
+        path = self.transform_graph and self.transform_graph / TRANSFORMED_SCHEMA
+        if path is None or not path.exists():
             return {}
-        schema = load_schema(str(self.transform_graph / TRANSFORMED_SCHEMA))
+        schema = load_schema(str(path))
         return {feature.name: dtype_in_schema(feature) for feature in schema.feature}
 
-    @property
+    @functools.cached_property
     def evaluates_transformed(self) -> bool:
         """Whether the eval config is for an Evaluator that reads the output of Transform."""
-        raw, transformed = self.feature_dtypes, self.transformed_dtypes
-        config = self.eval_config
-        return None not in (config, raw) and evaluates_transformed(config, raw or (), transformed)
+        raw, config = self.feature_dtypes, self.eval_config
+        if raw is None or config is None:
+            return False
+        return evaluates_transformed(config, raw, self.transformed_dtypes)
 
     @functools.cached_property
     def transform_graph(self) -> Path | None:

@@ -22,7 +22,7 @@ _FREE_DIM = 3  # values along a dimension that a signature leaves free
 def feed_for(
     model: ModelUnderTest, signature: Signature, records: list[bytes] | None = None
 ) -> Feed | None:
-    """Returns rows for a signature, None if it takes tensors that are not dense.
+    """Returns rows for a signature; None if it takes other than dense tensors of raw features.
 
     Args:
         model: the model.
@@ -35,6 +35,8 @@ def feed_for(
     if not tensors:
         return Feed({}, "no inputs", False, False)
     if not all(tensor.is_dense for tensor in tensors.values()):
+        return None
+    if records is None and model.takes_transformed(signature):
         return None
     serialized = signature.is_serialized and (records is None or bool(signature.features))
     name = next(iter(tensors))

@@ -33,7 +33,7 @@ from generic_trainer.validation._graph import (
 )
 from generic_trainer.validation._scoring import Budget, Feed, Scores, call, score
 from generic_trainer.validation._session import SessionSignature, open_session
-from generic_trainer.validation._signatures import Signature
+from generic_trainer.validation._signatures import Signature, feature_of
 from generic_trainer.validation._tflite import TFLiteModel, find_models
 
 _CHUNK = 1 << 22  # values that are examined together: one variable may fill the memory
@@ -283,7 +283,7 @@ class ModelUnderTest:
 
         They are the signatures that the contract names, or else the defaults, and those that the
         eval config names; all if none of these exists. Others may be anything: a training step,
-        labels, metadata.
+        labels, metadata. Of what takes the output of Transform there are no rows to call it with.
         """
         named = {spec.name for spec in self.contract.signature_specs}
         used = named.intersection(self.signatures) or _DEFAULTS.intersection(self.signatures)
@@ -291,7 +291,16 @@ class ModelUnderTest:
             config = self.evidence.eval_config
             specs = [] if config is None else config.model_specs
             used = used.union(spec.signature_name for spec in specs)
-        return {n: s for n, s in self.signatures.items() if n in used} or self.signatures
+        found = {n: s for n, s in self.signatures.items() if n in used} or self.signatures
+        return {n: s for n, s in found.items() if not self.takes_transformed(s)}
+
+    def takes_transformed(self, signature: Signature) -> bool:
+        """Whether a signature takes the output of Transform, which the Evaluator reads."""
+        if not self.evidence.evaluates_transformed:
+            return False
+        raw, transformed = self.evidence.feature_dtypes or {}, self.evidence.transformed_dtypes
+        read = {*signature.features} or {feature_of(key, transformed) for key in signature.inputs}
+        return read <= transformed.keys() and not read <= raw.keys()
 
     @property
     def served_scores(self) -> dict[str, Scores]:

@@ -99,6 +99,30 @@ def test_plain_values_keep_the_digest_that_checkpoints_are_found_by() -> None:
     assert digest(value) == hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@dataclasses.dataclass
+class Hiding:
+    """Its text lacks what it holds."""
+
+    held: float = dataclasses.field(repr=False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.arange(2000.0), np.where(np.arange(2000) == 1000, -7.0, np.arange(2000.0))),
+        (np.array([0.123456789012]), np.array([0.123456789999])),
+        (np.array([1, 2]), np.array([1, 2], np.int8)),
+        (np.array([[1, 2]]), np.array([[1], [2]])),
+        (np.array(["a", None], object), np.array(["b", None], object)),
+        (np.float32(0.1), np.float32(0.1000001)),
+        (Hiding(1.0), Hiding(2.0)),
+    ],
+)
+def test_a_digest_has_what_the_text_of_a_value_leaves_out(one: object, other: object) -> None:
+    assert digest({"value": one}) != digest({"value": other})
+    assert digest({"value": one}) == digest({"value": copy.deepcopy(one)})
+
+
 @pytest.mark.parametrize("protocol", [3, 5])
 def test_data_are_read_from_pickles(protocol: int) -> None:
     arrays = {"a": np.arange(3.0), "b": np.float32(2), "c": np.array(["x", "yz"])}

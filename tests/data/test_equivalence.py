@@ -123,7 +123,10 @@ def cases(draw: Any) -> Case:
     makers = st.sampled_from([_dense, _dense, _varlen, _ragged, _nested, _sparse])
     kind = st.tuples(makers, st.sampled_from(["INT", "FLOAT", "BYTES"]))
     kinds = draw(st.lists(kind, min_size=1, max_size=5))
-    features = [make(draw, f"f{number}", kind) for number, (make, kind) in enumerate(kinds)]
+    # In no order, and one name begins another: a model may join the values in their order.
+    names = ["z", "f1", "f", "a", "B"]
+    pairs = zip(names, kinds)
+    features = [make(draw, name, kind) for name, (make, kind) in pairs]
     unknown = st.one_of(st.just({}), VALUES["BYTES"].map(lambda value: {"not in schema": value}))
     record = st.tuples(unknown, *(feature.filled for feature in features)).map(
         lambda parts: example(**{key: value for part in parts for key, value in part.items()})
@@ -172,10 +175,23 @@ def check(case: Case) -> None:
             factory = make_dataset_factory(path=path, cache_dir=directory)
             ours = factory(pattern, options, schema)
             assert ours.element_spec == theirs.element_spec, path
+            assert _order_of(ours) == _order_of(theirs), path
             assert_same_elements(list(ours.take(5)), expected)
             if counts_all:
                 shuffled = factory(pattern, options._replace(shuffle=True), schema)
                 assert _counted(shuffled) == expected_rows, path
+
+
+def _order_of(dataset: tf.data.Dataset) -> list[str]:
+    """Returns the names of the features of an element, as models and functions see them."""
+    seen: list[str] = []
+    of = dataset.take(1).map(lambda *element: seen.extend(element[0]) or 0)
+    assert of.element_spec.dtype == tf.int32
+    (features, *_) = (
+        [dataset.element_spec] if isinstance(dataset.element_spec, dict) else (dataset.element_spec)
+    )
+    assert list(features) == seen
+    return seen
 
 
 @pytest.mark.parametrize(

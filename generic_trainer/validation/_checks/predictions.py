@@ -71,7 +71,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
             yield untested(f"signature {name!r} {what}: not called")
             continue
         if (feed := feed_for(model, signature)) is None:
-            yield untested(f"signature {name!r} takes no dense tensors: not called")
+            yield untested(f"signature {name!r} takes no dense tensors of raw rows: not called")
             continue
         if not served and (same := _same_served(model, signature)):
             yield note(f"signature {name!r} computes what {same!r} does: not called")
