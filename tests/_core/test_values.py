@@ -1,5 +1,6 @@
 """Values go through JSON unharmed, and have one digest in all processes."""
 
+import copy
 import dataclasses
 import enum
 import hashlib
