@@ -45,8 +45,8 @@ def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[s
         "schema": (request.schema_path,),
         "transform_graph": (request.transform_graph_path,),
         "base_model": (request.base_model,),
-        **{f"extra_inputs[{name}]": uris for name, uris in request.extra_inputs.items()},
     }
+    names = {name: [*filter(_is_name, uris)] for name, uris in request.extra_inputs.items()}
     return {
         "code": code.digest or "not bundled",
         "imported_code": _imported_code(request),
@@ -61,6 +61,12 @@ def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[s
         LEGACY_VARIABLE: legacy_setting(env),  # which of the packages tf.keras is
         "packages": ", ".join(sorted(_versions(request))),
         **{name: _files_digest([*filter(None, paths)]) for name, paths in inputs.items()},
+        **{
+            f"extra_inputs[{name}]": _files_digest(
+                [uri for uri in uris if uri not in names[name]], names[name]
+            )
+            for name, uris in request.extra_inputs.items()
+        },
     }
 
 
@@ -98,8 +104,8 @@ def _versions(request: TrainingRequest) -> Iterator[str]:
             yield f"{distribution.metadata['Name']} {distribution.version}"
 
 
-def _files_digest(paths: Sequence[str]) -> str:
-    """Returns a digest of the files that patterns match or directories hold.
+def _files_digest(paths: Sequence[str], names: Sequence[str] = ()) -> str:
+    """Returns a digest of the files that patterns match or directories hold, and of names.
 
     File names are relative to the directory: the same files elsewhere have the same digest.
 
@@ -107,20 +113,17 @@ def _files_digest(paths: Sequence[str]) -> str:
         DataError: a file cannot be read.
     """
     try:
-        files = [[n, *(fingerprint_of_file(path) if path else ())] for n, path in _files(paths)]
+        files = [[name, *fingerprint_of_file(path)] for name, path in _files(paths)]
     except Exception as error:  # the class depends on the file system
         raise DataError(
             f"Cannot compare {', '.join(paths)} with the inputs of an earlier run: {error}",
             path=paths[0],
         ) from error
-    return digest(files)
+    return digest([*files, *names])
 
 
 def _files(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     for pattern in paths:
-        if _is_name(pattern):
-            yield pattern, ""
-            continue
         # The name of an input may look like a pattern: "base[1]".
         for path in [pattern] if gfile().exists(pattern) else sorted(gfile().glob(pattern)):
             if gfile().isdir(path):

@@ -161,8 +161,7 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
     thousands: list[str] = []
     for index, name in enumerate(first.names):
         given = (types or {}).get(name)
-        of_numbers = sheets.values() if given is not str else ()
-        replaced = [with_decimal_points(sheet, index) for sheet in of_numbers]
+        replaced = given is not str and with_decimal_points(sheets.values(), index)
         cells = [row[index] for sheet in sheets.values() for row in sheet.rows]
         different = () if given is str else set(cells)
         kinds = {cell: _type_of(cell) for cell in different if not is_empty(cell)}
@@ -176,8 +175,8 @@ def read_csv(paths: Mapping[str, str], types: Mapping[str, type] | None = None) 
         columns[name] = kind
         if kind is float and _may_have_thousands(kinds):
             thousands.append(name)
-        if any(replaced) or (kind is float and any("." in cell for cell in kinds)):
-            marks["," if any(replaced) else "."].append(name)
+        if replaced or (kind is float and any("." in cell for cell in kinds)):
+            marks["," if replaced else "."].append(name)
         if kind is not str:
             for row in itertools.chain(*(sheet.rows for sheet in sheets.values())):
                 row[index] = "" if is_empty(row[index]) else row[index]

@@ -228,8 +228,8 @@ def as_csv(rows: Iterable[Iterable[Any]]) -> str:
     return "".join(f"{line.removesuffix(chr(13) + chr(10))}\n" for line in lines)
 
 
-def with_decimal_points(sheet: Sheet, index: int) -> bool:
-    """Replaces the decimal commas of a column of numbers.
+def with_decimal_points(sheets: Iterable[Sheet], index: int) -> bool:
+    """Replaces the decimal commas of a column of numbers, in all files or in none.
 
     A table with commas between its cells has none. With semicolons, which take the place of commas
     because numbers have these, each comma is a decimal one. With tabs or vertical bars, commas may
@@ -237,14 +237,14 @@ def with_decimal_points(sheet: Sheet, index: int) -> bool:
 
     Returns whether there were any.
     """
-    if sheet.separator == ",":
-        return False
-    filled = {row[index].strip() for row in sheet.rows} - EMPTY_MARKERS
+    sheets = [sheet for sheet in sheets if sheet.separator != ","]
+    filled = {row[index].strip() for sheet in sheets for row in sheet.rows} - EMPTY_MARKERS
     with_commas = {cell for cell in filled if "," in cell}
     if not with_commas or not all(map(_DECIMAL_COMMA.fullmatch, filled)):
         return False
-    if sheet.separator != ";" and all(map(_COMMA_OF_THOUSANDS.fullmatch, with_commas)):
+    may_divide = any(sheet.separator != ";" for sheet in sheets)
+    if may_divide and all(map(_COMMA_OF_THOUSANDS.fullmatch, with_commas)):
         return False
-    for row in sheet.rows:
+    for row in itertools.chain(*(sheet.rows for sheet in sheets)):
         row[index] = row[index].replace(",", ".")
     return True

@@ -90,7 +90,9 @@ def make_fn_args(request: TrainingRequest, export_dir: str) -> Any:
         for split, files in (("train", fn_args.train_files), ("eval", fn_args.eval_files)):
             name = f"{split}_steps"
             is_open = getattr(fn_args, name) in (None, passes.get(name))
-            if is_open and options.num_epochs is None and file_pattern == files:
+            is_endless = options.num_epochs is None or options.num_epochs < 0
+            patterns = [file_pattern] if isinstance(file_pattern, str) else [*file_pattern]
+            if is_open and is_endless and patterns == [*files]:
                 steps = -(-counts[split] // options.batch_size)
                 passes[name] = max(steps, passes.get(name, 0))
                 setattr(fn_args, name, passes[name])

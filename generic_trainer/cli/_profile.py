@@ -250,7 +250,8 @@ def _number_of_tokens(cells: Sequence[str], kind: str) -> int:
     numbers: Counter[str] = Counter()
     for cell in cells[:: 1 + len(cells) // _READ_TEXTS]:
         text = cell.lower()
-        numbers.update({*text.split()} if kind == "texts" else {*text, *itertools.pairwise(text)})
+        pairs = map("".join, itertools.pairwise(text))
+        numbers.update({*text.split()} if kind == "texts" else {*text, *pairs})
     return sum(number > 1 for number in numbers.values())
 
 

@@ -128,6 +128,17 @@ def test_which_keras_tf_keras_is_is_part_of_the_key(
     assert {name for name in keys[0] if keys[0][name] != keys[1][name]} == {"TF_USE_LEGACY_KERAS"}
 
 
+@pytest.mark.parametrize(
+    "uri", ["projects/1/models/{}", "model-v{}", "bq://p.d.t{}", "https://example.org/{}"]
+)
+def test_an_input_that_is_no_path_counts_by_its_name(tmp_path: Path, uri: str) -> None:
+    def keyed(version: int) -> str:
+        named = {"other": (uri.format(version),)}
+        return parts(request_in(tmp_path, extra_inputs=named))["extra_inputs[other]"]
+
+    assert keyed(2) == keyed(2) != keyed(3)
+
+
 def test_files_and_directories_count_with_all_their_content(tmp_path: Path) -> None:
     graph = tmp_path / "graph[1]" / "transform_fn"
     graph.mkdir(parents=True)

@@ -348,6 +348,19 @@ def test_what_is_written_is_read_as_the_same_cells() -> None:
     assert [sheet.names, *sheet.rows] == rows
 
 
+def test_files_of_splits_have_decimal_commas_in_all_or_in_none(tmp_path: Path) -> None:
+    cells = [f"{row},5" for row in range(9)]
+    paths = {}
+    for split, more in (("train", []), ("eval", ["k.A.", "n. v.", "offen", "?"])):
+        paths[split] = str(tmp_path / f"{split}.csv")
+        Path(paths[split]).write_text("\n".join(["price;n", *(f"{x};1" for x in [*cells, *more])]))
+    found = read_csv(paths)
+    assert found.columns["price"] is str
+    assert {row[0] for row in found.rows["train"]} == {*cells}
+    del paths["eval"]
+    assert read_csv(paths).rows["train"][0][0] == "0.5"
+
+
 def test_files_of_splits_may_order_their_columns_differently(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("area,price,place\n1,2.5,north\n")
     (tmp_path / "eval.csv").write_text("place;price;area\nwest;4,5;3\n")

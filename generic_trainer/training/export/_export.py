@@ -235,8 +235,9 @@ def named_outputs(outputs: Any, output_name: str, names: Any = None) -> dict[str
 
     1. A tensor is called `output_name`.
     2. A dict and a named tuple keep their names.
-    3. A list takes `names`, the model's `output_names`, if there are as many; else `output_name`
-       with `_0`, `_1`, ...
+    3. A list takes `names`, the model's `output_names`, if there are as many different ones; else
+       `output_name` with `_0`, `_1`, ... Those of Keras 3 are names of layers, of which one may
+       have several outputs.
 
     Raises:
         ExportError: some are not tensors with a row per example; lists all problems.
@@ -266,6 +267,6 @@ def _named(outputs: Any, output_name: str, names: Any) -> dict[str, Any]:
         return dict(outputs._asdict())
     if not isinstance(outputs, (list, tuple)):
         return {output_name: outputs}
-    if not names or len(names) != len(outputs):
+    if not names or len({*names}) != len(outputs):
         names = [f"{output_name}_{index}" for index in range(len(outputs))]
     return dict(zip(names, outputs, strict=True))

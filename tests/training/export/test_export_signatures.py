@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from generic_trainer.training import export_model
 from generic_trainer.training.export import export_on_tensors, inference_arguments
 from generic_trainer.validation import Checker, ServingContract
+from tests.examples import example
 from tests.training.export import taxi
 from tests.training.export.serving import move, serve
 
@@ -98,6 +100,32 @@ def test_list_in_several_out(tmp_path: Path, checker: Checker) -> None:
     batch = [tf.constant(columns[name])[:, tf.newaxis] for name in ("miles", "tips")]
     for name, expected in zip(model.output_names, model(batch), strict=True):
         np.testing.assert_allclose(outputs[name], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shared", ["layer", "states", "operation"])
+def test_each_output_is_served_if_one_layer_makes_several(
+    keras: Any, shared: str, tmp_path: Path
+) -> None:
+    x, y = (keras.Input((2,), name=name) for name in "xy")
+    if shared == "layer":
+        layer = keras.layers.Dense(1)
+        outputs = [layer(x), layer(y)]
+    elif shared == "states":
+        steps = keras.layers.Reshape((4, 1))(keras.layers.Concatenate()([x, y]))
+        outputs = [*keras.layers.LSTM(1, return_state=True)(steps)]
+    elif hasattr(keras, "ops"):
+        outputs = [*keras.ops.split(keras.layers.Concatenate()([x, y]), 2, axis=1)]
+    else:
+        pytest.skip("Keras 2 has no operations")
+    model = keras.Model({"x": x, "y": y}, outputs)
+    spec = {name: tf.io.FixedLenFeature([2], tf.float32) for name in "xy"}
+    export_model(model, str(tmp_path / "model"), feature_spec=spec)
+
+    serve = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    served = serve(tf.constant([example(x=[1.0, 2.0], y=[3.0, 4.0])]))
+    batch = {"x": tf.constant([[1.0, 2.0]]), "y": tf.constant([[3.0, 4.0]])}
+    expected = sorted(np.array(each).ravel().tolist() for each in model(batch))
+    assert sorted(each.numpy().ravel().tolist() for each in served.values()) == expected
 
 
 def test_sequential_model_with_named_feature(keras: Any, tmp_path: Path) -> None:
