@@ -71,7 +71,7 @@ def _predict(options: argparse.Namespace) -> int:
     if isinstance(rows, Sheet):
         for index, name in enumerate(rows.names):
             if name not in strings:
-                with_decimal_points(rows, index)
+                with_decimal_points([rows], index)
         rows = [dict(zip(rows.names, row, strict=True)) for row in rows.rows]
 
     def value_in(name: str, cell: Any) -> Any:
