@@ -226,6 +226,25 @@ def test_a_program_gets_model_report_and_metrics(data: Path, tmp_path: Path) -> 
     assert report.passed and report.facts["rows_scored"] == 8
 
 
+@pytest.mark.parametrize("files", ["files", "files[0]", "tuple(files)"])
+@pytest.mark.parametrize("epochs", ["None", "-1"])
+def test_endless_data_have_steps_of_one_pass(
+    files: str, epochs: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = helpers.run_fn(f"""
+        from generic_trainer.data import TensorFlowDatasetOptions, load_schema
+        files = fn_args.train_files
+        options = TensorFlowDatasetOptions(batch_size=8, num_epochs={epochs})
+        schema = load_schema(fn_args.schema_path)
+        fn_args.data_accessor.tf_dataset_factory({files}, options, schema)
+        print("steps of a pass:", fn_args.train_steps)
+    """)
+    schema = str(tmp_path / "schema" / "schema.pbtxt")
+    arguments = {"examples": data, "schema": schema, "output": tmp_path / "runs"}
+    generic_trainer.run(helpers.write_module(tmp_path, source), **arguments)
+    assert "steps of a pass: 4" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
