@@ -147,13 +147,14 @@ def _has(callback: Any, hook: str) -> bool:
 
 def _check_epochs(callbacks: Sequence[Any], batches_per_epoch: int) -> None:
     for callback in callbacks:
-        if batches_per_epoch or not _has(callback, "on_epoch_end"):
+        hooks = [hook for hook in ("on_epoch_begin", "on_epoch_end") if _has(callback, hook)]
+        if batches_per_epoch or not hooks:
             continue
         text = (
-            f"{type(callback).__name__} overrides on_epoch_end, which is never called without "
+            f"{type(callback).__name__} overrides {' and '.join(hooks)}, never called without "
             "records_per_epoch, the number of training records, at the top level of the experiment "
             "configuration."
         )
-        if isinstance(callback, Callback):
+        if isinstance(callback, Callback) and "on_epoch_end" in hooks:
             raise InvalidArgumentsError(text)
         _logger.warning("%s", text)
