@@ -123,7 +123,7 @@ def test_with_native_parallel_batches_are_global():
 def test_slots_that_are_not_there(slots, warns, caplog):
     run, _ = fit_to_workers(TrialRun(1, config={}, hparams={}, seed=0, slots=slots))
     assert run.slots == 1
-    assert ("slots_per_trial is 3" in caplog.text) == warns
+    assert ("slots_per_trial" in caplog.text) == warns
 
 
 def test_batches_of_pedl_are_global():

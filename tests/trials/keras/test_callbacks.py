@@ -223,7 +223,8 @@ def test_a_callback_that_needs_epochs(open_trial, caplog):
         assert "Beginning overrides on_epoch_begin" in caplog.text
         caplog.clear()
     open_trial(callbacks=[Ours(), Plain(), callbacks.EarlyStopping()], config=EPOCHS)
-    open_trial(callbacks=[callbacks.EarlyStopping(), callbacks.ReduceLROnPlateau()])
+    ours = [callbacks.EarlyStopping(), callbacks.ReduceLROnPlateau(), callbacks.TensorBoard()]
+    open_trial(callbacks=ours)
     assert "on_epoch" not in caplog.text
 
 
