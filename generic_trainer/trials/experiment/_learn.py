@@ -291,8 +291,14 @@ def _reader(estimator: Any, x: Any, y: Any, named: dict[str, Any], **options: An
     size = named.pop("batch_size", None) or len(first)
     if options:
         return tf1.estimator.inputs.numpy_input_fn(features, y, size, **options)
-    arrays = features if y is None else (features, y)
-    return functools.partial(_shuffled, tf1.nest.map_structure(np.asarray, arrays), size)
+    arrays = _arrays(features) if y is None else (_arrays(features), _arrays(y))
+    return functools.partial(_shuffled, arrays, size)
+
+
+def _arrays(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {name: np.asarray(part) for name, part in values.items()}
+    return np.asarray(values)
 
 
 def _shuffled(arrays: Any, size: int) -> Any:
