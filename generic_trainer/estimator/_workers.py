@@ -169,7 +169,15 @@ def _call_input_fn(
     share = distributed.rank(), distributed.size()
     if not isinstance(data, _Datasets):
         return distributed.share_of_rows(data, *share)
-    return data if distributed.is_own(data) else distributed.share_of(data, *share)
+    if distributed.is_own(data):
+        return data
+    mine = distributed.share_of(data, *share)
+    return mine.filter(_has_a_row) if mode == _EVAL else mine  # the mean over no row is NaN
+
+
+@tf.autograph.experimental.do_not_convert
+def _has_a_row(*batch: Any) -> Any:
+    return distributed.number_of_rows(batch) > 0
 
 
 def _call_model_fn(

@@ -145,22 +145,22 @@ class Halving(Algorithm):
         rungs = self._metrics_of_rungs(history)
         below_last = range(len(rungs) - 1)
         for rung in reversed(below_last):
-            if proposal := self._go_on(rungs, rung, 1 / self.divisor):
+            if proposal := self._go_on(rungs, rung, self.divisor):
                 return proposal
         if len(rungs[0]) < self.trials:
             return Proposal(self.lengths[0])
         for rung in below_last:
             if not rungs[rung + 1]:
-                return self._go_on(rungs, rung, share=1)
+                return self._go_on(rungs, rung, divisor=1)
         return None
 
     def _go_on(
-        self, rungs: Sequence[Mapping[int, float]], rung: int, share: float
+        self, rungs: Sequence[Mapping[int, float]], rung: int, divisor: float
     ) -> Proposal | None:
-        """Returns the next rung of the best trial of a rung's best share that is not there yet."""
+        """Returns the next rung of the best 1/`divisor` of a rung that is not there yet."""
         metrics = rungs[rung]
         ranked = sorted(metrics, key=metrics.__getitem__)
-        for trial in ranked[: int(len(ranked) * share)]:
+        for trial in ranked[: int(len(ranked) / divisor)]:
             if trial not in rungs[rung + 1] and math.isfinite(metrics[trial]):
                 return Proposal(self.lengths[rung + 1], trial)
         return None

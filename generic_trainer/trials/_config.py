@@ -109,7 +109,14 @@ class ExperimentConfig(NamesSuccessors, dict[str, Any]):
     def with_defaults(cls, written: Mapping[str, Any]) -> ExperimentConfig:
         """Returns a copy of the user's configuration, with defaults for missing fields."""
         unit = {"scheduling_unit": written.get("batches_per_step", DEFAULT_SCHEDULING_UNIT)}
-        return cls(copy.deepcopy({**_DEFAULTS, **unit, **written}))
+        parts = {
+            name: {**_DEFAULTS[name], **(written[name] or {})}
+            for name in ("optimizations", "resources")
+            if name in written
+        }
+        if "searcher" in written:  # which may have no length
+            parts["searcher"] = {"name": "single", **(written["searcher"] or {})}
+        return cls(copy.deepcopy({**_DEFAULTS, **unit, **written, **parts}))
 
     def scheduling_unit(self) -> int:
         """Returns the batches in a training workload."""

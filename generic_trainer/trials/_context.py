@@ -240,7 +240,7 @@ class TrialContext(NamesSuccessors):
     @property
     def takes_whole_batches(self) -> bool:
         """Whether batches are global ones, of which each slot takes its rows."""
-        return self._config.native_parallel_enabled()
+        return self._run.has_global_batches or self._config.native_parallel_enabled()
 
     def get_experiment_config(self) -> ExperimentConfig:
         """Returns the experiment configuration, with defaults for fields that it leaves out."""
@@ -394,7 +394,7 @@ def fit_to_workers(
     # Before anything else of TensorFlow.
     strategy = get_strategy() if workers > 1 else tf.distribute.get_strategy()
     slots = workers if is_graph else max(strategy.num_replicas_in_sync, workers)
-    if run.slots not in (1, slots):
+    if run.slots not in (0, 1, slots):  # 0 was for CPUs
         _logger.warning(
             "resources.slots_per_trial is %d, but the trial has %d, one for each worker: "
             "Distribution(launcher='local', num_workers=...) starts more.",

@@ -16,6 +16,7 @@ a key's directory, written last, has the name of their directory.
 """
 
 import functools
+import logging
 import os
 import urllib.parse
 import uuid
@@ -32,8 +33,10 @@ from generic_trainer.trials.errors import CheckFailedError, InvalidDataTypeExcep
 Maker = Callable[..., tf.data.Dataset]
 
 _STORED = "stored"
-# Records in the buffer that shuffles: of images, some GiB.
+# Records in the buffer that shuffles, unless more fit into so many bytes.
 _MOST_SHUFFLED = 10_000
+_MOST_BYTES = 2**30
+_logger = logging.getLogger(__name__)
 _quoted = functools.partial(urllib.parse.quote, safe="")
 
 
@@ -46,7 +49,8 @@ class DatasetCache:
        `host_storage_path` (`~/data/determined` by default), or `s3` or `gcs` with `bucket` and
        `bucket_directory_path`, for which TensorFlow must have the file system and find the
        credentials in the environment.
-    3. Shuffling is by record, with the trial's seed, in another order in each epoch.
+    3. Shuffling is by record, with the trial's seed, in another order in each epoch. Of more than
+       10,000 records that are more than 1 GiB, it takes the next one at random from a window.
     4. After a restart, training goes on with the record that comes next.
     """
 
@@ -111,7 +115,7 @@ class DatasetCache:
                 count -= count % divisor
                 dataset = tf.data.Dataset.load(path).take(count)
                 if reshuffle is not None and count:
-                    dataset = dataset.shuffle(min(count, _MOST_SHUFFLED), seed, reshuffle)
+                    dataset = dataset.shuffle(_window(path, count), seed, reshuffle)
                 return self._context.share_of(dataset)
 
             return cached
@@ -122,7 +126,8 @@ class DatasetCache:
 def _stored(directory: str, make: Callable[[], tf.data.Dataset]) -> str:
     """Returns the path of a key's records; computes them if they are missing.
 
-    Processes that do so at the same time write separate directories, one of which is used.
+    Processes that do so at the same time write separate directories; all use that of the first,
+    because workers divide the records by their order, which may differ.
     """
     note = os.path.join(directory, _STORED)
     if not gfile().exists(note):
@@ -134,5 +139,26 @@ def _stored(directory: str, make: Callable[[], tf.data.Dataset]) -> str:
             )
         name = uuid.uuid4().hex
         dataset.save(os.path.join(directory, name))
-        write_whole(note, name)
+        if not gfile().exists(note):
+            write_whole(note, name)
     return os.path.join(directory, read_whole(note).decode())
+
+
+def _window(path: str, count: int) -> int:
+    """Returns how many of the stored records may be in memory to be shuffled."""
+    files = gfile()
+    size = sum(
+        files.stat(os.path.join(folder, name)).length
+        for folder, _, names in files.walk(path)
+        for name in names
+    )
+    window = min(count, max(_MOST_SHUFFLED, count * _MOST_BYTES // size))
+    if window < count:
+        _logger.warning(
+            "%s: the next record is taken at random from a window of %d of the %d records. If they "
+            "are sorted, shuffle them in the function that makes the dataset.",
+            path,
+            window,
+            count,
+        )
+    return window

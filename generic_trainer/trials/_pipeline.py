@@ -7,7 +7,7 @@ import contextvars
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from generic_trainer._core.files import read_whole
 from generic_trainer._core.records import READ_ERRORS
@@ -23,6 +23,8 @@ from generic_trainer.trials._config import ExperimentSettings
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+T = TypeVar("T")
 
 
 class Pipeline:
@@ -97,20 +99,39 @@ class Pipeline:
         return self.fn_args.data_accessor.tf_dataset_factory(files, options, self.schema)
 
 
-_current: contextvars.ContextVar[Pipeline | None] = contextvars.ContextVar(
-    "current_pipeline", default=None
-)
+class Current(Generic[T]):
+    """What runs in this context; in a thread of a library, which has none, what began last.
+
+    Generators, `py_function`s and Sequences are called in such threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._variable: contextvars.ContextVar[T] = contextvars.ContextVar(name)
+        self._begun: list[T] = []
+
+    @contextlib.contextmanager
+    def set(self, value: T) -> Iterator[None]:
+        token = self._variable.set(value)
+        self._begun.append(value)
+        try:
+            yield
+        finally:
+            self._begun.remove(value)
+            self._variable.reset(token)
+
+    def get(self) -> T | None:
+        return self._variable.get(self._begun[-1] if self._begun else None)
+
+
+_current: Current[Pipeline] = Current("current_pipeline")
 
 
 @contextlib.contextmanager
 def in_pipeline(fn_args: Any) -> Iterator[Pipeline]:
     """Makes `get_pipeline` return the inputs in the argument of a `run_fn`."""
     pipeline = Pipeline(fn_args)
-    token = _current.set(pipeline)
-    try:
+    with _current.set(pipeline):
         yield pipeline
-    finally:
-        _current.reset(token)
 
 
 def current_pipeline() -> Pipeline | None:

@@ -4,22 +4,24 @@ An experiment has one or several (`_search`); a script or a notebook has one (`s
 """
 
 import contextlib
-import contextvars
 import copy
 import dataclasses
 import functools
 import inspect
 import logging
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
+from generic_trainer._core.texts import did_you_mean
 from generic_trainer.errors import ConfigurationError, ModuleFileError
 from generic_trainer.trials._config import ExperimentConfig, check_fields
 from generic_trainer.trials._gone import NamesSuccessors
 from generic_trainer.trials._hyperparameters import sample
 from generic_trainer.trials._loop import Controller
+from generic_trainer.trials._pipeline import Current
 from generic_trainer.trials.errors import CheckFailedError, InvalidArgumentsError
 from generic_trainer.user_code import loaded_modules
 
@@ -56,6 +58,8 @@ class TrialRun(NamesSuccessors):
         checkpoint_dir: the checkpoint to go on from; None at the start.
         log_dir: where event files of this trial go; None outside of an experiment.
         download_dir: the result of the module's `download_data`.
+        has_global_batches: whether the user's code makes batches for all slots together, as PEDL's
+            trials do, and others with `resources.native_parallel`.
         managed_training: whether the harness trains. Without it, what `wrap_model` and the like
             are given comes back unchanged, to be used in a script or a notebook.
     """
@@ -71,6 +75,7 @@ class TrialRun(NamesSuccessors):
     log_dir: str | None = None
     download_dir: str | None = None
     managed_training: bool = True
+    has_global_batches: bool = False
 
     def __post_init__(self) -> None:
         # Code of a trial may change lists in it, which other trials must not see.
@@ -190,7 +195,8 @@ class HparamsTrial(Trial):
     def open_controller(cls, run: TrialRun) -> Any:
         """Builds the trial, with the `global_batch_size` that contexts need: its `batch_size`."""
         size = run.hparams.get("batch_size", 1)
-        run = dataclasses.replace(run, hparams={"global_batch_size": size, **run.hparams})
+        hparams = {"global_batch_size": size, **run.hparams}
+        run = dataclasses.replace(run, hparams=hparams, has_global_batches=True)
         return super().open_controller(run)
 
     @classmethod
@@ -212,8 +218,21 @@ class HparamsTrial(Trial):
 
 
 def trial_classes(module: ModuleType) -> list[type[Any]]:
-    """Returns the trial classes that an imported module defines."""
-    return [value for value in _defined_trials(module) if not inspect.isabstract(value)]
+    """Returns the trial classes that an imported module defines, and can be built."""
+    return [value for value in _defined_trials(module) if _is_trial(value)]
+
+
+def imported_trials(module: ModuleType) -> list[type[Any]]:
+    """Returns the user's trial classes that a module imports from others of the user's."""
+    return [
+        value
+        for value in vars(module).values()
+        if _is_trial(value) and value.__module__.partition(".")[0] != __name__.partition(".")[0]
+    ]
+
+
+def _is_trial(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, Trial) and not inspect.isabstract(value)
 
 
 def refuse_incomplete(module: ModuleType) -> None:
@@ -251,13 +270,25 @@ def _defined_trials(module: ModuleType) -> list[type[Any]]:
 def chosen_class(module: ModuleType, entrypoint: str | None) -> type[Any]:
     """Returns the trial class that `entrypoint` names, such as "model_def:MyTrial".
 
-    Without one, or where the module has nothing of that name, it is the only one that is defined.
+    Without one, or where it is a command, as in later releases, it is the only one that the module
+    defines, or else imports.
+
+    Raises:
+        ModuleFileError: the module has no class of that name, or several and none is named.
     """
-    classes = trial_classes(module)
+    classes = trial_classes(module) or imported_trials(module)
     name = (entrypoint or "").rpartition(":")[2].rpartition(".")[2]
-    named = getattr(module, name, None) if name else None
-    if named in classes:
+    named: Any = vars(module).get(name)
+    if _is_trial(named):
         return named  # type: ignore[no-any-return]
+    if entrypoint and re.fullmatch(r"[\w.]+:[\w.]+", entrypoint):
+        known = [other for other, value in vars(module).items() if _is_trial(value)]
+        raise ModuleFileError(
+            f"entrypoint {entrypoint!r} of the experiment configuration names no trial class of "
+            f"module {module.__name__!r}{did_you_mean(name, known)}, which has "
+            f"{', '.join(sorted(known))}: name one of these, or leave entrypoint out.",
+            path=code_file(module.__name__),
+        )
     if len(classes) > 1:
         names = ", ".join(sorted(trial.__name__ for trial in classes))
         raise ModuleFileError(
@@ -281,17 +312,12 @@ def sole_trial(config: Mapping[str, Any]) -> TrialRun:
     return TrialRun(1, config=kept, hparams=sample(checked.hyperparameters, seed), seed=seed)
 
 
-_current: contextvars.ContextVar[TrialRun] = contextvars.ContextVar("current_trial")
+_current: Current[TrialRun] = Current("current_trial")
 
 
-@contextlib.contextmanager
-def current(run: TrialRun) -> Iterator[None]:
+def current(run: TrialRun) -> contextlib.AbstractContextManager[None]:
     """Makes a trial the one that the functions below return values of."""
-    token = _current.set(run)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return _current.set(run)
 
 
 def get_experiment_config() -> ExperimentConfig:
@@ -397,7 +423,7 @@ def module_function(trial_class: type[Any], name: str) -> Callable[..., Any] | N
 
 def current_run() -> TrialRun | None:
     """Returns the running trial; None if there is none."""
-    return _current.get(None)
+    return _current.get()
 
 
 def _running() -> TrialRun:

@@ -39,6 +39,9 @@ messages show the path of the user's own file, not of the unpacked one.
 
 from generic_trainer.user_code._archive import UserCode
 
+# For trainer APIs, which look for the user's own modules.
+from generic_trainer.user_code._archive import installed_at as installed_at
+
 # For launchers, which send it to other machines.
 from generic_trainer.user_code._archive import read_bundle as read_bundle
 from generic_trainer.user_code._bundle import bundle_function, bundle_module_file

@@ -56,6 +56,20 @@ class Slots(TFKerasTrial):
         return self.read(21)
 """
 ARRAYS = KERAS.replace("self.read(24)", "X, Y").replace("self.read(21)", "X[:21], Y[:21]")
+PEDL = f"""{_HEAD}
+from generic_trainer.trials.keras import KerasTrial
+
+def make_data_loaders(config, hparams):
+    data = tf.data.Dataset.from_tensor_slices((X, Y))
+    return data.batch(8), data.take(21).batch(8)
+
+class Slots(KerasTrial):
+    def build_model(self, hparams):
+        layers = [tf.keras.Input([6]), tf.keras.layers.Dense(1, kernel_initializer="zeros")]
+        model = tf.keras.Sequential(layers)
+        model.compile(tf.keras.optimizers.Adam(0.01), "mse", metrics=["mae"], jit_compile=False)
+        return model
+"""
 GRAPH = f"""{_HEAD}
 from generic_trainer.trials.tensorflow import TensorFlowTrial
 
@@ -158,6 +172,30 @@ class Slots(EstimatorTrial):
 
     def build_serving_input_receiver_fns(self):
         return {{"plain": receive}}
+"""
+PEDL_ESTIMATOR = f"""{_HEAD}
+from generic_trainer.estimator import tf
+from generic_trainer.trials.tensorflow import EstimatorTrial, wrap_dataset, wrap_optimizer
+{_MODEL_FN}
+class Slots(EstimatorTrial):
+    def model_fn(self, features, labels, mode):
+        y = predicted(features)
+        if mode == "infer":
+            return tf.estimator.EstimatorSpec(mode, {{"y": y}})
+        loss = tf.reduce_mean((y - labels) ** 2)
+        optimizer = wrap_optimizer(tf1.train.AdamOptimizer(0.1))
+        step = optimizer.minimize(loss, tf1.train.get_global_step())
+        metrics = {{"mae": tf1.metrics.mean_absolute_error(labels, y)}}
+        return tf.estimator.EstimatorSpec(mode, None, loss, step, metrics)
+
+    def build_estimator(self, hparams):
+        return tf.estimator.Estimator(self.model_fn)
+
+    def build_train_spec(self, hparams):
+        return tf.estimator.TrainSpec(lambda: wrap_dataset(data(24).batch(8)))
+
+    def build_validation_spec(self, hparams):
+        return tf.estimator.EvalSpec(lambda: wrap_dataset(data(17).batch(8)), steps=None)
 """
 TRAINER_FN = f"""{_HEAD}
 from generic_trainer.estimator import tf

@@ -1,12 +1,17 @@
 """What a trial is told about itself."""
 
+import concurrent.futures
 import json
+from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
 
 from generic_trainer import trials
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.trials import TrialContext
+from generic_trainer.trials._context import fit_to_workers
+from generic_trainer.trials._pipeline import in_pipeline
 from generic_trainer.trials._trial import TrialRun, current
 from generic_trainer.trials.errors import CheckFailedError
 
@@ -36,6 +41,20 @@ def test_configuration_is_what_was_written_with_defaults_for_the_rest():
     assert config["scheduling_unit"] == 100
 
 
+def test_sections_have_their_defaults_too():
+    written = {
+        "resources": {"native_parallel": True},
+        "optimizations": {"gradient_compression": True},
+        "searcher": {"metric": "loss"},
+    }
+    config = context(config=written).get_experiment_config()
+    assert config["resources"] == {"slots_per_trial": 1, "native_parallel": True}
+    assert config["optimizations"]["aggregation_frequency"] == 1
+    assert config["optimizations"]["gradient_compression"] is True
+    assert config["searcher"] == {"name": "single", "metric": "loss"}
+    assert "slots_per_trial" not in written["resources"]
+
+
 def test_the_configuration_answers_what_is_asked_most():
     written = {
         "batches_per_step": 7,
@@ -62,6 +81,18 @@ def test_functions_tell_about_the_running_trial():
             trials.get_hyperparameter("units")
 
 
+def test_threads_know_the_running_trial_and_pipeline():
+    def asked():
+        return trials.get_hyperparameter("rate"), trials.get_pipeline().train_files
+
+    run = TrialRun(trial_id=1, config={}, hparams={"rate": 0.5}, seed=5)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with in_pipeline(SimpleNamespace(train_files=["a"])), current(run):
+            assert pool.submit(asked).result() == (0.5, ["a"])
+        with pytest.raises(ConfigurationError, match="only while a trial runs"):
+            pool.submit(asked).result()
+
+
 def test_hyperparameters_are_values(caplog):
     found = context(rate=0.5)
     assert found.get_data_config() == {}
@@ -86,6 +117,21 @@ def test_batch_sizes(slots, of_all, per_slot, caplog):
 def test_with_native_parallel_batches_are_global():
     found = context(2, config={"resources": {"slots_per_trial": 2, "native_parallel": True}})
     assert (found.get_global_batch_size(), found.get_per_slot_batch_size()) == (10, 10)
+
+
+@pytest.mark.parametrize(("slots", "warns"), [(0, False), (1, False), (3, True)])
+def test_slots_that_are_not_there(slots, warns, caplog):
+    run, _ = fit_to_workers(TrialRun(1, config={}, hparams={}, seed=0, slots=slots))
+    assert run.slots == 1
+    assert ("slots_per_trial" in caplog.text) == warns
+
+
+def test_batches_of_pedl_are_global():
+    run = TrialRun(1, {}, {"global_batch_size": 10}, 0, slots=2, workers=2, has_global_batches=True)
+    found = TrialContext(run)
+    data = tf.data.Dataset.range(4)
+    assert found.share_of(data) is data
+    assert found.get_per_slot_batch_size() == 10
 
 
 def test_stopping():

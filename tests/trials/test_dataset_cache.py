@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError
-from generic_trainer.trials import _config
+from generic_trainer.trials import _config, _dataset_cache
 from generic_trainer.trials._context import TrialContext
 from generic_trainer.trials._dataset_cache import DatasetCache
 from generic_trainer.trials._trial import TrialRun
@@ -73,6 +73,31 @@ def test_each_epoch_is_shuffled_and_a_resumed_run_goes_on_in_its_order(cache):
     rest = [batch.tolist() for batch in batches(0).skip(4).take(5).as_numpy_iterator()]
     assert rest == straight[4:]
     assert next(batches(1).as_numpy_iterator()).tolist() != straight[0]
+
+
+def test_workers_that_both_miss_read_the_same(cache):
+    others = []
+
+    def make():
+        others.extend(read(numbers(cache(), 6)))  # of a worker that is faster
+        return tf.data.Dataset.from_tensor_slices([9, 8, 7])
+
+    assert read(cache().cache_train_dataset("numbers", "v1")(make)()) == others == [*range(6)]
+    assert read(numbers(cache(), 2)) == others
+
+
+def test_many_small_records_are_shuffled_as_a_whole(cache, caplog):
+    data = numbers(cache(), 20_000, shuffle=True)
+    first = [int(number) for number in data.take(1000).as_numpy_iterator()]
+    assert len({number // 2000 for number in first}) == 10
+    assert caplog.text == ""
+
+
+def test_a_window_for_shuffling_is_warned_of(cache, caplog, monkeypatch):
+    monkeypatch.setattr(_dataset_cache, "_MOST_BYTES", 1)
+    data = numbers(cache(), 10_001, shuffle=True)
+    assert sorted(read(data)) == [*range(10_001)]
+    assert "a window of 10000 of the 10001" in caplog.text
 
 
 def test_the_order_can_stay(cache):

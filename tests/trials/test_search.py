@@ -55,6 +55,13 @@ def test_an_asynchronous_halving_lets_the_best_so_far_go_on():
     assert sorted(lengths(done).values()) == [1] * 12 + [4] * 3 + [16]
 
 
+@pytest.mark.parametrize("divisor", [48, 49, 98])
+def test_a_trial_goes_on_as_soon_as_its_rung_has_seen_so_many(divisor):
+    options = {"num_rungs": 2, "max_trials": 120, "max_concurrent_trials": 1}
+    done = simulate("async_halving", 1000, divisor=divisor, **options)
+    assert done.index((1, 1000)) == divisor
+
+
 @pytest.mark.parametrize(
     ("mode", "shortest"),
     [("conservative", {4, 16, 64}), ("standard", {4, 16}), ("aggressive", {4})],

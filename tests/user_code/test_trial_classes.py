@@ -60,3 +60,57 @@ def test_a_class_that_is_only_called_a_trial(tmp_path):
     source = "class Trial:\n    pass\n\nclass Mine(Trial):\n    pass\n"
     with pytest.raises(ModuleFileError, match="does not define 'run_fn'"):
         load(tmp_path, source)
+
+
+NAMED = """
+class {0}({1}):
+    @classmethod
+    def global_batch_size(cls, run):
+        raise OSError("{0}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "chosen"),
+    [
+        ("model_def:Whole", "Whole"),  # which the module imports
+        ("other_name:Small", "Small"),
+        ("python3 -m determined.launch.horovod --trial model_def:Whole", "Whole"),
+        ("python3 train.py", "Small"),
+        (None, "Small"),
+    ],
+)
+def test_the_entrypoint_is_the_class_that_trains(tmp_path, entrypoint, chosen):
+    (tmp_path / "base.py").write_text(TRIAL + NAMED.format("Whole", "Base"))
+    source = "from base import Whole\n" + NAMED.format("Small", "Whole")
+    with pytest.raises(OSError, match=f"^{chosen}$"):
+        run(load(tmp_path, source), tmp_path, entrypoint=entrypoint)
+
+
+@pytest.mark.parametrize("name", ["Secnd", "Missing", "Path"])
+def test_an_entrypoint_that_names_no_trial_class(tmp_path, name):
+    source = f"from pathlib import Path\n{TRIAL}\nclass Second(Trial):\n    pass\n"
+    with pytest.raises(ModuleFileError, match=f"model_def:{name}.* Base, Second") as raised:
+        run(load(tmp_path, source), tmp_path, entrypoint=f"model_def:{name}")
+    assert ("did you mean 'Second'" in raised.value.args[0]) == (name == "Secnd")
+
+
+@pytest.mark.parametrize(
+    ("source", "chosen"),
+    [
+        ("from base import WholeTrial", "WholeTrial"),
+        ("from base import WholeTrial as Whole", "WholeTrial"),
+        ("import base\n" + NAMED.format("Roses", "base.Flowers"), "Roses"),
+        ("from base import Flowers as F\n" + NAMED.format("Roses", "F"), "Roses"),
+        (
+            f"from generic_trainer.trials._trial import Trial as T\n{NAMED.format('Own', 'T')}",
+            "Own",
+        ),
+    ],
+)
+def test_the_class_may_be_imported_or_have_another_name(tmp_path, source, chosen):
+    base = TRIAL + NAMED.format("WholeTrial", "Trial") + NAMED.format("Flowers", "Trial")
+    (tmp_path / "base.py").write_text(base)
+    function = load(tmp_path, source)
+    with pytest.raises(OSError, match=f"^{chosen}$"):
+        run(function, tmp_path)

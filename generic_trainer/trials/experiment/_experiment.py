@@ -211,16 +211,21 @@ class Experiment:
             throttle_s = self.continuous_eval_throttle_secs
         metrics = None
         seen = None
+        pause_s = 0.0
         while self._goes_on(metrics, continuous_eval_predicate_fn):
+            if pause_s > 0:
+                self.sleep(pause_s)
+            began = time.monotonic()
             newest = self.estimator.latest_checkpoint()
             if newest is None or (evaluate_checkpoint_only_once and newest == seen):
                 _logger.info("Waiting for a new checkpoint in %s", self.estimator.model_dir)
-                self.sleep(throttle_s)
+                pause_s = throttle_s
                 continue
             metrics = self._evaluate(name, input_fn=input_fn or self.eval_input_fn)
             seen = newest
             if export:
                 self._export(metrics)
+            pause_s = throttle_s - (time.monotonic() - began)
         return metrics
 
     def continuous_eval_on_train_data(self, **options: Any) -> Metrics | None:

@@ -106,13 +106,22 @@ def make_export_strategy(
     return ExportStrategy("Servo", export_fn)
 
 
+# What arguments of a metric's function may be called.
+_ROLES = {
+    "predictions": ("predictions", "prediction", "logits", "logit"),
+    "labels": ("labels", "label", "targets", "target"),
+    "weights": ("weights", "weight"),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class MetricSpec:
     """A metric of `Experiment(eval_metrics={"name": MetricSpec(...)})`.
 
     Attributes:
-        metric_fn: takes `predictions`, `labels` and, with a `weight_key`, `weights`; returns the
-            pair (value, update) of a metric of `tf.metrics`.
+        metric_fn: takes `predictions`, `labels` or `targets` and, with a `weight_key`, `weights`,
+            in the singular too, or else these in this order; labels come first if the first
+            argument has their name. Returns the pair (value, update) of a metric of `tf.metrics`.
         prediction_key: which of the predictions; None takes them all, or the only one.
         label_key: which of the labels; None as above.
         weight_key: the feature that has the weights; None for none.
@@ -133,7 +142,18 @@ class MetricSpec:
             arguments["weights"] = inputs[self.weight_key]
         if takes(self.metric_fn, **arguments):
             return self.metric_fn(**arguments)
-        return self.metric_fn(*arguments.values())  # other names: the original went by the order
+        names = [*inspect.signature(self.metric_fn).parameters]
+        roles = {name: role for role in arguments for name in names if name in _ROLES[role]}
+        named = {name: arguments[role] for name, role in roles.items()}
+        needed = arguments.keys() - {"labels"}
+        if needed <= {*roles.values()} and takes(self.metric_fn, **named):
+            return self.metric_fn(**named)
+        given = [*arguments.values()]  # other names: the original went by the order
+        if names and roles.get(names[0]) == "labels":
+            given[:2] = arguments["labels"], predictions
+        elif self.weight_key is None and not takes(self.metric_fn, *given):
+            given = [predictions]
+        return self.metric_fn(*given)
 
 
 def with_metrics(estimator: Any, metrics: Mapping[Any, Any]) -> Any:
@@ -166,7 +186,7 @@ def take_arrays(estimator: Any) -> Any:
 
 def fit(estimator: Any, x: Any = None, y: Any = None, input_fn: Any = None, **named: Any) -> Any:
     """Trains for `steps` or up to `max_steps`, by an input function or arrays x and y [N, ...]."""
-    input_fn = input_fn or _reader(estimator, x, y, named, num_epochs=None, shuffle=True)
+    input_fn = input_fn or _reader(estimator, x, y, named)
     return estimator.train(input_fn, named.pop("monitors", None), **named)
 
 
@@ -263,12 +283,40 @@ def padded_batch_and_drop_remainder(
 def _reader(estimator: Any, x: Any, y: Any, named: dict[str, Any], **options: Any) -> Any:
     """Returns an input function of arrays, and takes `batch_size` from the arguments.
 
-    The premade estimators of then called a feature that is one array "".
+    The premade estimators of then called a feature that is one array "". Without options it
+    shuffles for ever, each pass by itself.
     """
     features = x if isinstance(x, Mapping) or isinstance(estimator, Estimator) else {"": x}
     first = next(iter(x.values())) if isinstance(x, Mapping) else x
     size = named.pop("batch_size", None) or len(first)
-    return tf1.estimator.inputs.numpy_input_fn(features, y, size, **options)
+    if options:
+        return tf1.estimator.inputs.numpy_input_fn(features, y, size, **options)
+    arrays = _arrays(features) if y is None else (_arrays(features), _arrays(y))
+    return functools.partial(_shuffled, arrays, size)
+
+
+def _arrays(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {name: np.asarray(part) for name, part in values.items()}
+    return np.asarray(values)
+
+
+def _shuffled(arrays: Any, size: int) -> Any:
+    """Returns batches of arrays [N, ...], which a graph need not hold; passes do not mix."""
+    leaves = tf1.nest.flatten(arrays)
+    counts = {len(leaf) for leaf in leaves}
+    if len(counts) > 1:
+        raise ConfigurationError(f"x and y must have as many rows each, but have {sorted(counts)}")
+    [count] = counts
+
+    def rows(numbers: Any) -> Any:
+        types = [tf1.as_dtype(leaf.dtype) for leaf in leaves]
+        parts = tf1.numpy_function(lambda at: [leaf[at] for leaf in leaves], [numbers], types)
+        for part, leaf in zip(parts, leaves, strict=True):
+            part.set_shape([None, *leaf.shape[1:]])
+        return tf1.nest.pack_sequence_as(arrays, parts)
+
+    return tf1.data.Dataset.range(count).shuffle(count).batch(size).repeat().map(rows)
 
 
 class Estimator(tf_estimator.v1.Estimator):  # type: ignore[misc]
@@ -311,21 +359,38 @@ def InputFnOps(features: Any, labels: Any, default_inputs: Any) -> Any:
 
 
 def read_batch_features(
-    file_pattern: Any, batch_size: int, features: Any, reader: Any = None, **options: Any
+    file_pattern: Any,
+    batch_size: int,
+    features: Any,
+    reader: Any = None,
+    randomize_input: bool = True,
+    num_epochs: int | None = None,
+    queue_capacity: Any = None,
+    feature_queue_capacity: Any = None,
+    reader_num_threads: Any = None,
+    num_enqueue_threads: Any = None,
+    parse_fn: Callable[[Any], Any] | None = None,
+    name: str | None = None,
 ) -> Any:
     """Returns a batch of parsed features, shuffled unless `randomize_input` is false.
 
-    The sizes of queues mean nothing to a Dataset.
+    `parse_fn` makes the serialized example of what is read. The sizes of queues mean nothing to a
+    Dataset.
     """
+
+    def records(files: Any) -> Any:
+        found = tf1.data.TFRecordDataset(files, reader_op.get_attr("compression_type"))
+        return found if parse_fn is None else found.map(parse_fn)
+
     with tf1.Graph().as_default():  # the reader alone knows how the files are compressed
         reader_op = (reader or tf1.TFRecordReader)().reader_ref.op
     dataset = tf1.data.experimental.make_batched_features_dataset(
         file_pattern,
         batch_size,
         features,
-        lambda files: tf1.data.TFRecordDataset(files, reader_op.get_attr("compression_type")),
-        num_epochs=options.get("num_epochs"),
-        shuffle=options.get("randomize_input", True),
+        records,
+        num_epochs=num_epochs,
+        shuffle=randomize_input,
     )
     iterator = tf1.data.make_initializable_iterator(dataset)
     tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)

@@ -112,6 +112,9 @@ _MOVED = {
     "util.constant_value": "tf1.get_static_value",
 }
 
+# What premade estimators of tf.contrib.learn made of the losses in a batch.
+_MEAN = "weighted_sum_over_batch_size"
+
 _logger = logging.getLogger(__name__)
 
 
@@ -129,7 +132,7 @@ class _Part(ModuleType):
         for source in _PARTS[part].format(path=path).split():
             with contextlib.suppress(AttributeError, ModuleNotFoundError):
                 member = getattr(_source(source), _RENAMED.get(name, name))
-                return _as_then(member, name) if source in _TAKE_OTHER_ARGUMENTS else member
+                return _as_then(member, name, part) if source in _TAKE_OTHER_ARGUMENTS else member
         if name in _MODULES.split():
             return importlib.import_module(f"{self.__name__}.{name}")
         if "tf_slim" in _PARTS[part] and importlib.util.find_spec("tf_slim") is None:
@@ -191,8 +194,8 @@ def _refuse(path: str) -> None:
         raise ConfigurationError(f"tf.contrib.{path} is gone: {_successors()[path]} took its place")
 
 
-def _as_then(now: Any, name: str) -> Any:
-    """Returns a function that takes the arguments of then."""
+def _as_then(now: Any, name: str, part: str) -> Any:
+    """Returns a function of a part that takes the arguments of then."""
     if not callable(now):
         return now
     taken = inspect.signature(now).parameters
@@ -208,6 +211,8 @@ def _as_then(now: Any, name: str) -> Any:
             value = named.pop(ignored)
             level = logging.WARNING if value in ("mean", "sqrtn") else logging.INFO
             _logger.log(level, "%s(%s=%r): the argument is ignored", name, ignored, value)
+        if part == "learn" and "loss_reduction" in taken:  # tf.estimator's default is the sum
+            named.setdefault("loss_reduction", _MEAN)
         made = now(*args, **named)
         return take_arrays(made) if hasattr(made, "train") else made  # a premade estimator
 

@@ -127,19 +127,20 @@ class TFKerasController:
         """Returns the metrics of one pass over the validation data, `val_` before their names."""
         self._open()
         self._has_failed = True
-        data = self._validation.validation()
         testing = self._callbacks.testing()
         results: Mapping[str, Any] = {}
-        try:
-            # Keras divides batches that are the same on all workers.
-            whole = distributed.without_length(data)
-            with undrawn():
+        self._training.wait()  # the draws of what is read ahead are not the validation's
+        with undrawn():
+            data = self._validation.validation()
+            try:
+                # Keras divides batches that are the same on all workers.
+                whole = distributed.without_length(data)
                 results = self._model.evaluate(
                     whole, callbacks=testing, return_dict=True, verbose=0
                 )
-        except ValueError:  # Keras 2 raises it if there are no data
-            if testing.batches or next(iter(data), None) is not None:
-                raise
+            except ValueError:  # Keras 2 raises it if there are no data
+                if testing.batches or next(iter(data), None) is not None:
+                    raise
         if not any(distributed.gather(testing.batches)):
             raise ModuleFileError(f"{VALIDATION}: the validation data have no batch")
         if not is_keras_3(self._model):  # Keras 3 does so itself

@@ -72,6 +72,9 @@ class Data:
     def replay(self, batches: int) -> None:
         """Brings the user's own object to where it was after some batches of training."""
 
+    def wait(self) -> None:
+        """Returns when no thread reads ahead."""
+
     def close(self) -> None:
         """Stops to read."""
 
@@ -227,6 +230,9 @@ class _Sequence(Data):
 
     def replay(self, batches: int) -> None:
         self._adapter.skip_epochs(batches * self._workers)
+
+    def wait(self) -> None:
+        self._adapter.wait()
 
     def close(self) -> None:
         self._adapter.stop()

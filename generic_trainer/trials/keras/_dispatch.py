@@ -146,14 +146,18 @@ def _has(callback: Any, hook: str) -> bool:
 
 
 def _check_epochs(callbacks: Sequence[Any], batches_per_epoch: int) -> None:
+    of_board = tf.keras.callbacks.TensorBoard.on_epoch_begin  # ours does well without
     for callback in callbacks:
-        if batches_per_epoch or not _has(callback, "on_epoch_end"):
+        hooks = [hook for hook in ("on_epoch_begin", "on_epoch_end") if _has(callback, hook)]
+        if hooks == ["on_epoch_begin"] and type(callback).on_epoch_begin is of_board:
+            continue
+        if batches_per_epoch or not hooks:
             continue
         text = (
-            f"{type(callback).__name__} overrides on_epoch_end, which is never called without "
+            f"{type(callback).__name__} overrides {' and '.join(hooks)}, never called without "
             "records_per_epoch, the number of training records, at the top level of the experiment "
             "configuration."
         )
-        if isinstance(callback, Callback):
+        if isinstance(callback, Callback) and "on_epoch_end" in hooks:
             raise InvalidArgumentsError(text)
         _logger.warning("%s", text)

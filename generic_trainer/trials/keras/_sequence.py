@@ -59,6 +59,7 @@ class SequenceAdapter:
         self._queue_size = max(1, max_queue_size)
         self._iterator: Iterator[Any] | None = None
         self._pool: Any = None
+        self._ordered: collections.deque[Any] = collections.deque()  # what the pool reads
 
     def __len__(self) -> int:
         """Returns the number of batches in an epoch."""
@@ -99,6 +100,10 @@ class SequenceAdapter:
             raise ConfigurationError("Call start() before get_iterator()")
         return self._iterator
 
+    def wait(self) -> None:
+        """Returns when all batches that are on order have been read."""
+        concurrent.futures.wait(tuple(self._ordered))
+
     def stop(self, timeout: float | None = None) -> None:
         """Stops to read.
 
@@ -138,7 +143,7 @@ class SequenceAdapter:
             return
         if self._pool is None:
             self._pool = concurrent.futures.ThreadPoolExecutor(self._workers, "sequence")
-        waiting: collections.deque[Any] = collections.deque()
+        waiting = self._ordered = collections.deque()
         for index in range(first, self._length):
             if len(waiting) >= self._queue_size:
                 yield waiting.popleft().result()

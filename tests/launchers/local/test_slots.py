@@ -19,6 +19,7 @@ TRIALS = {
     "arrays": slots.ARRAYS,
     "TensorFlow": slots.GRAPH,
     "estimator": slots.ESTIMATOR_TRIAL,
+    "PEDL": slots.PEDL,
 }
 
 
@@ -65,13 +66,14 @@ def assert_alike(actual: Job, expected: Job) -> None:
     [
         ("Keras", 2),
         ("TensorFlow", 2),
+        pytest.param("PEDL", 2, marks=pytest.mark.campaign("launchers", "training", "trials")),
         pytest.param("arrays", 4, marks=pytest.mark.campaign("launchers", "training", "trials")),
         pytest.param("estimator", 2, marks=pytest.mark.campaign("launchers", "training", "trials")),
     ],
 )
 def test_several_slots_train_as_one(run: Run, kind: str, size: int) -> None:
     job = run(TRIALS[kind], size)
-    if kind != "TensorFlow":  # which has no context
+    if kind not in ("TensorFlow", "PEDL"):  # which have no context
         assert {*told(job, "place:")} == {f"{rank} {size} {rank} 1" for rank in range(size)}
         assert {*told(job, "checkpoint:")} == {"True"}
     if kind == "estimator":
@@ -80,6 +82,15 @@ def test_several_slots_train_as_one(run: Run, kind: str, size: int) -> None:
     alone = run(TRIALS[kind], 1)
     assert_alike(job, alone)
     assert told(job, "checkpoint:") == told(alone, "checkpoint:")  # of one of the workers
+
+
+@pytest.mark.campaign("launchers", "training", "trials")
+def test_estimators_of_pedl_share_global_batches(run: Run) -> None:
+    shared, alone = (history(run(slots.PEDL_ESTIMATOR, size)) for size in (2, 1))
+    for one, other in zip(shared, alone, strict=True):
+        kind, name = ("training", "loss") if "training" in other else ("validation", "mae")
+        np.testing.assert_allclose(one[kind][name], other[kind][name], rtol=1e-5)
+        assert np.isfinite(one[kind]["loss"])  # also where a batch has a row for one of them
 
 
 _SIDE_BY_SIDE = {

@@ -197,6 +197,145 @@ def test_premade_estimators_fit_and_evaluate_arrays_and_input_functions(tmp_path
     assert made.evaluate(input_fn=read, steps=3) == found  # of the same twelve rows
 
 
+@pytest.mark.parametrize(
+    "kind", ["LinearRegressor", "LinearClassifier", "DNNClassifier", "DNNRegressor"]
+)
+def test_premade_estimators_train_on_the_mean_of_a_batch(kind, tmp_path):
+    x = np.arange(1, 9, dtype=np.float32)[:, None]
+    y = 3 * x[:, 0] if kind.endswith("Regressor") else x[:, 0] > 4
+    columns = [tf1.contrib.layers.real_valued_column("")]
+    rate = tf1.train.GradientDescentOptimizer(0.01)
+    options = {"hidden_units": [2]} if kind.startswith("DNN") else {}
+    made = getattr(tf1.contrib.learn, kind)(
+        feature_columns=columns, optimizer=rate, model_dir=str(tmp_path), **options
+    )
+    made.fit(x, y, steps=1)
+    if kind == "LinearRegressor":
+        name = "linear/linear_model//weights"
+        expected = 0.01 * np.mean(2 * y * x[:, 0])
+        np.testing.assert_allclose(made.get_variable_value(name), [[expected]], rtol=1e-5)
+    found = made.evaluate(x, y)
+    assert found["loss"] == pytest.approx(found["average_loss"], rel=1e-5)
+
+
+def test_the_original_of_a_moved_estimator_keeps_its_sum(tmp_path):
+    columns = [tf1.feature_column.numeric_column("x")]
+    moved = contrib.__name__.rpartition(".")[0] + ".python.estimator.canned.linear"
+    x, y = np.ones([4, 1], np.float32), np.ones(4, np.float32)
+    read = tf1.estimator.inputs.numpy_input_fn({"x": x}, y, 4, num_epochs=1, shuffle=False)
+    made = importlib.import_module(moved).LinearRegressor(columns, model_dir=str(tmp_path))
+    found = made.train(read).evaluate(read)
+    assert found["loss"] == pytest.approx(4 * found["average_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_fit_goes_through_all_rows_before_it_begins_again(size, tmp_path):
+    seen = []
+
+    def model_fn(features, targets, mode):
+        def note(x, y):
+            assert y.tolist() == (2 * x[:, 0]).tolist()
+            seen.append(x[:, 0].tolist())
+            return np.float32(0)
+
+        noted = tf1.numpy_function(note, [features, targets], tf.float32)
+        step = tf1.assign_add(tf1.train.get_global_step(), 1)
+        return features, noted, tf1.group(step, noted)
+
+    made = tf1.contrib.learn.Estimator(model_fn, str(tmp_path))
+    x = np.arange(8, dtype=np.float32)[:, None]
+    made.fit(x, 2 * x[:, 0], steps=9, batch_size=size)
+    rows = [row for batch in seen for row in batch]
+    for start in range(0, len(rows) - 7, 8):
+        assert sorted(rows[start : start + 8]) == list(range(8))
+    with pytest.raises(ConfigurationError, match=r"\[7, 8\]"):
+        made.fit(x, x[1:], steps=1)
+
+
+def test_fit_takes_columns_of_any_kind(tmp_path):
+    layers = tf1.contrib.layers
+    columns = [
+        layers.sparse_column_with_keys("town", ["Jena", "Ulm"]),
+        layers.real_valued_column("x"),
+    ]
+    made = tf1.contrib.learn.LinearClassifier(
+        columns, weight_column_name="w", model_dir=str(tmp_path)
+    )
+    x = {"town": np.array(["Jena", "Ulm", "Ulm"]), "x": [1.0, 2.0, 3.0], "w": np.ones(3)}
+    made.fit(x, [0, 1, 1], steps=2)
+    made.fit({**x, "town": x["town"].astype(object)}, [0, 1, 1], steps=2)
+    assert steps_of(tmp_path) == 4
+
+
+PRECISION = tf1.metrics.precision
+
+
+@pytest.mark.parametrize(
+    ("metric_fn", "expected"),
+    [
+        (lambda predictions, labels: PRECISION(labels, predictions), 1.0),
+        (lambda targets, predictions: PRECISION(targets, predictions), 1.0),
+        (lambda label, prediction: PRECISION(label, prediction), 1.0),
+        (lambda logits, target: PRECISION(target, logits), 1.0),
+        (lambda labels, probs: PRECISION(labels, probs), 1.0),
+        (lambda probs, truth: PRECISION(truth, probs), 1.0),
+        (lambda probs, labels: PRECISION(labels, probs), 1.0),
+        (lambda predictions: tf1.metrics.mean(predictions), 0.25),
+        (lambda probs: tf1.metrics.mean(probs), 0.25),
+    ],
+)
+def test_a_metric_gets_labels_and_predictions_by_their_names(metric_fn, expected):
+    assert measured(_learn.MetricSpec(metric_fn)) == expected
+
+
+@pytest.mark.parametrize(
+    "metric_fn",
+    [
+        lambda targets, predictions, weights: PRECISION(targets, predictions, weights),
+        lambda weight, label, prediction: PRECISION(label, prediction, weight),
+        lambda labels, probs, w: PRECISION(labels, probs, w),
+        lambda probs, truth, w: PRECISION(truth, probs, w),
+    ],
+)
+def test_a_metric_gets_weights(metric_fn):
+    assert measured(_learn.MetricSpec(metric_fn, weight_key="w")) == 1
+
+
+def measured(spec):
+    """Returns the value of a metric of four rows: one is found, of three."""
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        labels, predictions = tf1.constant([1, 1, 1, 0]), tf1.constant([1, 0, 0, 0])
+        value, update = spec.create_metric_ops({"w": tf1.ones(4)}, labels, predictions)
+        session.run(tf1.local_variables_initializer())
+        session.run(update)
+        return session.run(value)
+
+
+def test_a_metric_that_takes_no_weights_is_refused_them():
+    spec = _learn.MetricSpec(lambda labels, predictions: None, weight_key="w")
+    with pytest.raises(TypeError):
+        spec.create_metric_ops({"w": 1}, 2, 3)
+
+
+def test_records_are_parsed_before_their_features(tmp_path):
+    path = str(tmp_path / "marked")
+    with tf.io.TFRecordWriter(path) as writer:
+        for number in range(4):
+            writer.write(b"#" + example(x=number))
+    features = {"x": tf1.FixedLenFeature([], tf.int64)}
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        batch = tf1.contrib.learn.io.read_batch_features(
+            path,
+            4,
+            features,
+            randomize_input=False,
+            queue_capacity=9,
+            parse_fn=lambda record: tf1.strings.substr(record, 1, 1000),
+        )
+        session.run(tf1.tables_initializer())
+        assert session.run(batch)["x"].tolist() == [0, 1, 2, 3]
+
+
 def test_estimators_predict_arrays(tmp_path):
     learn = tf1.contrib.learn
     x = np.arange(6, dtype=np.float32).reshape(6, 1)

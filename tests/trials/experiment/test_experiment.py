@@ -133,6 +133,21 @@ def test_continuous_eval_waits_for_the_next_checkpoint(tmp_path):
     assert evaluations(tmp_path, "eval_continuous") == [20, 40]
 
 
+def test_continuous_eval_pauses_after_each_evaluation(tmp_path):
+    waits, asked = [], []
+    experiment = make_experiment(config(tmp_path), train_steps=80, sleep=waits.append)
+    experiment.estimator.train(input_fn, steps=20)
+    experiment.continuous_eval(
+        delay_secs=0,
+        throttle_delay_secs=1e6,
+        evaluate_checkpoint_only_once=False,
+        continuous_eval_predicate_fn=lambda metrics: asked.append(metrics) or len(asked) < 4,
+    )
+    first, *pauses = waits
+    assert (first, len(pauses)) == (0, 2)  # between three evaluations
+    assert all(0 < pause <= 1e6 for pause in pauses)
+
+
 def test_training_and_evaluation_in_turns(tmp_path):
     asked = []
 

@@ -217,9 +217,15 @@ def test_a_callback_that_needs_epochs(open_trial, caplog):
     open_trial(callbacks=[Plain()])
     assert "Plain overrides on_epoch_end" in caplog.text
     caplog.clear()
+    for kind in (callbacks.Callback, tf.keras.callbacks.Callback):
+        beginning = type("Beginning", (kind,), {"on_epoch_begin": lambda *_: None})
+        open_trial(callbacks=[beginning()])
+        assert "Beginning overrides on_epoch_begin" in caplog.text
+        caplog.clear()
     open_trial(callbacks=[Ours(), Plain(), callbacks.EarlyStopping()], config=EPOCHS)
-    open_trial(callbacks=[callbacks.EarlyStopping(), callbacks.ReduceLROnPlateau()])
-    assert "on_epoch_end" not in caplog.text
+    ours = [callbacks.EarlyStopping(), callbacks.ReduceLROnPlateau(), callbacks.TensorBoard()]
+    open_trial(callbacks=ours)
+    assert "on_epoch" not in caplog.text
 
 
 @pytest.mark.parametrize("found", [(), ["callback"]])

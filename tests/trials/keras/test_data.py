@@ -1,5 +1,7 @@
 """The five kinds of data."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -62,6 +64,37 @@ def test_training_follows_the_records_for_ever_and_validation_is_one_pass(open_t
     trial = open_trial(Loader, data={"make": KINDS[kind]})
     assert [trial.validate()["val_loss"] for _ in range(2)] == pytest.approx([56 / 3] * 2)
     assert [trial.train(1)["loss"] for _ in range(7)] == pytest.approx(BY_HAND, rel=1e-5)
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_validations_change_no_number_that_a_sequence_draws(open_trial, threads):
+    drawn = []
+
+    class Drawing(Batches):
+        def __getitem__(self, index):
+            time.sleep(0.01)  # so that batches are still read when a validation begins
+            drawn.append(np.random.random())
+            return super().__getitem__(index)
+
+    class Noisy(Batches):
+        def __getitem__(self, index):
+            np.random.random()
+            return super().__getitem__(index)
+
+    class Both(Loader):
+        def build_training_data_loader(self):
+            self.context.configure_fit(workers=threads)
+            return Drawing(np.repeat(X, 20, 0), np.repeat(X, 20, 0))
+
+        def build_validation_data_loader(self):
+            return Noisy(X, X)
+
+    trial = open_trial(Both)
+    for _ in range(4):
+        trial.train(5)
+        trial.validate()
+    assert len(drawn) >= 20
+    assert drawn == np.random.RandomState(3).random(len(drawn)).tolist()
 
 
 def test_batches_of_a_dataset_may_differ_in_size(open_trial):

@@ -7,8 +7,10 @@ import pytest
 import tensorflow as tf
 from absl import flags
 
+from generic_trainer._entry_points import may_define
 from generic_trainer.errors import ModuleFileError
 from generic_trainer.trials._scripts.loading import load
+from generic_trainer.user_code import bundle_module_file
 from tests.trials.conftest import ported, run_module_file, trials_of
 
 FILES = Path(__file__).with_name("written_for_determined")
@@ -64,3 +66,21 @@ def test_a_script_that_starts_nothing(tmp_path):
     path.write_text("from generic_trainer.trials import keras\nif False:\n    keras.init()\n")
     with pytest.raises(ModuleFileError, match=r"idle.py ended without training: expected a call"):
         run_module_file(path, custom_config=None)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "from generic_trainer.trials.keras import init as keras_init\nkeras_init({})",
+        "import generic_trainer.trials.keras as det\ndet.init({})",
+        "from generic_trainer.trials import experimental as e\ne.create(None, {})",
+        "from generic_trainer.trials.experiment.learn_runner import run\nrun(None)",
+        "from generic_trainer.trials.experiment import learn_runner as runner\nrunner.run(None)",
+        "from generic_trainer.estimator import tf1 as tf\ntf.contrib.learn.learn_runner.run(None)",
+    ],
+)
+def test_a_script_may_import_under_other_names(tmp_path, start):
+    path = tmp_path / "script.py"
+    path.write_text(start)
+    code = bundle_module_file(str(path), str(tmp_path / "bundle"), may_define=may_define)
+    assert code.module == "script"
