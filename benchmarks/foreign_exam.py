@@ -5,8 +5,8 @@
     python -m benchmarks.foreign_exam MIRRORS [--most 3] [--json FILE]
 
 MIRRORS has clones of git repositories, bare or not, at any depth. Each SavedModel in their newest
-commits is checked without a contract, as by `generic-trainer validate MODEL`. A process of its own
-judges it: it loads the model as Python programs do, and again into a session, as TensorFlow Serving
+commits, and each in a folder that is in no clone, is checked without a contract, as by
+`generic-trainer validate MODEL`. A process of its own judges it: it loads the model as Python programs do, and again into a session, as TensorFlow Serving
 does, and calls each signature with rows of ones, of strings, or of `tf.Example`s that have the
 features that it requires, one value each. The four outcomes:
 
@@ -97,8 +97,11 @@ def main() -> int:
                     continue
                 verdicts.append(verdict)
                 print(f"{verdict['outcome']}  {verdict['model']}", file=sys.stderr)
-                if options.json:
-                    options.json.write_text(json.dumps(verdicts, indent=1))
+        for model in _loose_models(options.mirrors):
+            if verdict := _exam(checker, str(model)):
+                verdicts.append({**verdict, "model": str(model)})
+    if options.json:
+        options.json.write_text(json.dumps(verdicts, indent=1))
     outcomes = collections.Counter(verdict["outcome"] for verdict in verdicts)
     print("| outcome | models |\n|---|---|")
     for outcome in _OUTCOMES:
@@ -132,6 +135,12 @@ def _exams(checker: Checker, repository: Path, most: int) -> Iterator[dict[str, 
 def _repositories(folder: Path) -> list[Path]:
     heads = [path.parent for path in folder.rglob("HEAD") if (path.parent / "objects").is_dir()]
     return sorted(heads)
+
+
+def _loose_models(folder: Path) -> list[Path]:
+    """Returns the folders of SavedModels that are in no repository."""
+    found = {path.parent for path in folder.rglob("saved_model.pb")}
+    return sorted(p for p in found if not any((up / ".git").exists() for up in p.parents))
 
 
 def _models(repository: Path) -> Iterator[tuple[str, dict[str, str]]]:
