@@ -7,8 +7,9 @@
 MIRRORS has clones of git repositories, bare or not, at any depth. Each SavedModel in their newest
 commits, and each in a folder that is in no clone, is checked without a contract, as by
 `generic-trainer validate MODEL`. A process of its own judges it: it loads the model as Python
-programs do, and again into a session, as TensorFlow Serving does, and calls each signature with rows of ones, of strings, or of `tf.Example`s that have the
-features that it requires, one value each. The four outcomes:
+programs do, and again into a session, as TensorFlow Serving does, and calls each signature with
+rows of ones, of strings, or of `tf.Example`s that have the features that it requires, one value
+each. The four outcomes:
 
 - *passes, runs* and *refused, fails*: they agree;
 - *refused, runs*: a false alarm, or a fault that such calls do not show. The table of checks says
