@@ -6,13 +6,13 @@ that it is not mistaken for a tagged value.
 """
 
 import base64
+import contextlib
 import hashlib
 import io
 import json
 import pickle
 import re
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 _TAG = "__type__"
@@ -117,8 +117,8 @@ def digest(value: Any, digits: int = 16) -> str:
     """Returns the start of the SHA-256 of a value, in hex, which is equal in every process.
 
     It is computed from the value's JSON. Values that JSON cannot represent are replaced: sets with
-    their sorted digests, arrays and tables with dtype, shape and values, other objects with their
-    class and attributes, and those of the standard library, and protos, with their `str`.
+    their sorted digests, arrays and tables with dtype, shape and values, objects whose `str`
+    contains their address with their class and attributes, and others with their `str`.
     """
     try:
         text = json.dumps(value, sort_keys=True, default=_canonical)
@@ -168,26 +168,27 @@ def _untagged(value: Any, is_ours: bool) -> Any:
 def _canonical(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return {"set": sorted(digest(item) for item in value)}
-    if hasattr(value, "__qualname__"):  # a function or a class
-        return f"{value.__module__}.{value.__qualname__}"
     name = f"{type(value).__module__}.{type(value).__qualname__}"
-    if hasattr(value, "__array__"):  # its text leaves out the middle, digits, and the dtype
-        return {name: _of_array(value)}
+    if hasattr(type(value), "__array__"):
+        with contextlib.suppress(Exception):  # of what has no values, such as a KerasTensor
+            return {name: _of_array(value)}
     text = str(value)
-    is_standard = name.partition(".")[0] in sys.stdlib_module_names or hasattr(value, "DESCRIPTOR")
-    if is_standard and not _ADDRESS.search(text):
+    if not _ADDRESS.search(text):
         return text
+    if hasattr(value, "__qualname__"):  # a function
+        return f"{value.__module__}.{value.__qualname__}"
     try:
         return {name: digest(value.__reduce_ex__(2)[1:3])}
-    except Exception:  # a lock or a file; an address is no part of the digest
-        return name if _ADDRESS.search(text) else text
+    except TypeError:  # a lock or a file; only its class is part of the digest
+        return name
 
 
 def _of_array(value: Any) -> Any:
-    """Returns dtype, shape and values of an array or table, and the names of its axes."""
+    """Returns what the text of an array or table leaves out: its dtype, middle, digits and axes."""
     array = value.__array__()
     held = array.tolist() if array.dtype.hasobject else hashlib.sha256(array.tobytes()).hexdigest()
-    named = [getattr(value, axis).tolist() for axis in ("index", "columns") if hasattr(value, axis)]
+    axes = [getattr(value, axis, None) for axis in ("index", "columns")]
+    named = [[*axis] for axis in axes if isinstance(axis, Iterable)]
     return [str(array.dtype), list(array.shape), held, named]
 
 

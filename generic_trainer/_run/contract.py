@@ -53,7 +53,7 @@ def derived_contract(request: TrainingRequest) -> ServingContract:
     graph = request.transform_graph_path
     schema = request.schema_path
     derived = {
-        **_examples(request),
+        **({} if contract.examples else _examples(request)),
         "schema": schema if graph is None else os.path.join(graph, tfx_names.RAW_SCHEMA),
         "statistics": request.statistics_path,
         "transform_graph": graph,

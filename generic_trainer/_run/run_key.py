@@ -15,6 +15,8 @@ from generic_trainer.user_code import digest_of_imports, imported_packages
 
 # Packages that decide a result although a module may not import them by name.
 _ALWAYS = {"keras", "numpy", "tensorflow", "tf_keras"}
+# Schemes of file systems, for which TensorFlow may lack the code.
+_STORES = {"abfs", "abfss", "az", "gs", "hdfs", "s3", "viewfs"}
 
 
 def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[str, str]:
@@ -136,7 +138,12 @@ def _is_name(uri: str) -> bool:
     """Whether a URI is no path: projects/1/models/2, bq://project.table or https://example.org."""
     import tensorflow as tf
 
+    scheme = uri.partition("://")[0] if "://" in uri else ""
+    if os.path.isabs(uri) or scheme in _STORES:
+        return False
     try:
-        return not (gfile().exists(uri) or "://" in uri or os.path.isabs(uri) or gfile().glob(uri))
+        return not (gfile().exists(uri) or gfile().glob(uri) or scheme)
     except tf.errors.UnimplementedError:  # the scheme is none of a file system
         return True
+    except Exception:  # which the digest of the files reports
+        return False

@@ -28,11 +28,15 @@ _MOST_CATEGORIES = 50
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
 _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?(\s?[AaPp][Mm])?")
-# Numbers as people write them: $5, 12.5 %, 1,234.50, 1'000 EUR, (5.00), 5-, 12.5kg and R$ 5.
+# Numbers as people write them: $5, 12.5 %, 1,234.50, 1'000 EUR, (5.00), 5-, 12.5kg and R$ 5; but
+# not "Day 1", "1st" and "12a".
 _SIGN = "[+\N{MINUS SIGN}-]?"
-_BEFORE = r"(?P<before>[A-Z]{0,2}[$€£¥₹₩₽%]|[^\W\d_]{2,3}(?=\s))?\s*"
+_BEFORE = r"(?P<before>[A-Z]{0,2}[$€£¥₹₩₽%]|[A-Z]{3}(?=\s))?\s*"
 _NUMBER = r"(\d+|\d{1,3}([.,'\N{RIGHT SINGLE QUOTATION MARK}\s]\d{3})+)([.,]\d+)?"
-_AFTER = r"(?P<after>\s*[$€£¥₹₩₽%]|\s[^\W\d_]{1,3}|[a-zµ][a-z²³]{0,2}|[KM]|-)?"
+_AFTER = (
+    r"(?P<after>\s*[$€£¥₹₩₽%]|\s?(?!st|nd|rd|th)([^\W\d_A-Z][^\W\d_]{1,2}|m[²³])"
+    r"|\s[A-Z]{3}|\s[gmlhst]|[kKM]|-)?"
+)
 _AMOUNT = re.compile(rf"\(?{_SIGN}{_BEFORE}{_SIGN}\(?{_NUMBER}\)?{_AFTER}\)?")
 _MOST_UNITS = 5  # of a column: more are letters of codes
 _PLAIN = re.compile(r"[+-]?\d+(\.\d+)?")
@@ -41,6 +45,7 @@ _LONGEST_AMOUNT = 40
 _AMOUNTS_PER_WORD = 5  # of a column of numbers with some words in it
 _LEAST_TOKENS, _MOST_TOKENS = 1_000, 10_000  # that the project learns of a column of texts
 _READ_TEXTS = 100_000
+_ROWS_OF_TOTAL = 5  # that are not 0
 _MANY_EQUAL = 0.1  # of the rows
 # Batches: small ones learn more of few rows, large ones are faster.
 _FEW_ROWS = 10_000
@@ -125,8 +130,8 @@ def profile_of(table: Table, label: str) -> Profile:
             columns["texts"].append(name)
         if kind is str and (odd := _odd_number(filled)):
             remarks.append(
-                f"{name!r} has numbers, but is read as text for cells such as {shown(odd)}: "
-                "correct them, or leave them empty."
+                f"{name!r} has numbers, but is read as text for cells such as {shown(odd)}: if "
+                "they are amounts, correct them, or leave them empty."
             )
         if kind is str and filled and all(cell[0] == " " for cell in filled):
             remarks.append(
@@ -261,8 +266,9 @@ def _remarks_about_totals(table: Table, cells: Mapping[str, Sequence[str]]) -> l
         if kind is str:
             continue
         *above, last = (float(cell or 0) for cell in cells[name])
-        total = math.fsum(above)
-        if abs(last) > max(map(abs, above), default=last) and math.isclose(last, total):
+        if sum(map(bool, above)) < _ROWS_OF_TOTAL or not all(map(math.isfinite, above)):
+            continue
+        if abs(last) > max(map(abs, above)) and math.isclose(last, sum(above)):
             return [
                 f"The last row has the sum of all others in {name!r}: if it is no row of its own, "
                 "but their total, remove it, or the model learns from it."

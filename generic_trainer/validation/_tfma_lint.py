@@ -88,8 +88,8 @@ def _structure(config: Any) -> Iterator[Finding]:
         yield fail("all model_specs have is_baseline: true", "add one for the model itself")
         return
     elif len({spec.name for spec in config.model_specs}) < len(config.model_specs):
-        message = "two model_specs without different names: the Evaluator fails with a baseline"
-        yield fail(message, "give them the names candidate and baseline")
+        message = "two model_specs without different names: with a baseline the Evaluator fails"
+        yield warn(message, "give them the names candidate and baseline")
     try:
         config_util.verify_eval_config(config)
     except ValueError as error:
