@@ -20,7 +20,7 @@ from generic_trainer._core.texts import reason_of
 from generic_trainer.data._budget import PATH_VARIABLE, ReaderBudget, ReadPath, checked_path
 from generic_trainer.data._cache import CacheFolder, columns_key, keep_columns, open_columns
 from generic_trainer.data._datasets import column_dataset, stream_dataset
-from generic_trainer.data._diagnosis import diagnose, watch
+from generic_trainer.data._diagnosis import PARSE_ERRORS, diagnose, watch
 from generic_trainer.data._graph import eagerly
 from generic_trainer.data._loading import Columns, load_columns
 from generic_trainer.data._order import choose_order
@@ -34,7 +34,7 @@ from generic_trainer.data._plan import (
     estimate,
     reason_to_stream,
 )
-from generic_trainer.errors import ConfigurationError, DataError
+from generic_trainer.errors import ConfigurationError, DataError, GenericTrainerError
 
 _logger = logging.getLogger(__name__)
 
@@ -300,8 +300,13 @@ def _explained(files: Sequence[RecordFile], parser: Parser, read: Callable[[], T
     """Calls a function that reads; a failure becomes a `DataError` about the record at fault."""
     try:
         return eagerly(read)
-    except READ_ERRORS as error:
-        raise diagnose(files, parser) or DataError(
+    except GenericTrainerError:  # of which some are ValueErrors
+        raise
+    except PARSE_ERRORS as error:
+        explained = diagnose(files, parser)
+        if explained is None and not isinstance(error, READ_ERRORS):
+            raise  # a ValueError that no record is the reason of
+        raise explained or DataError(
             f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: "
             f"{reason_of(error)}"
         ) from error
