@@ -6,6 +6,7 @@ a value too many, all values between them would move to another row, without an 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -110,3 +111,21 @@ def misfit(feature: Any, values: Mapping[str, tf.train.Feature]) -> str | None:
 def _number(values: Mapping[str, tf.train.Feature], key: str) -> int:
     kind = values[key].WhichOneof("kind") if key in values else None
     return len(getattr(values[key], kind).value) if kind else 0
+
+
+def out_of_order(features: Mapping[str, Any], parsed: Mapping[str, Any]) -> tf.Tensor:
+    """Returns whether a sparse tensor repeats an index, or has one out of order or shape.
+
+    TFX's reader yields such tensors as they are. But `SerializeManySparse`, by which batches are
+    cut out of columns, refuses them.
+    """
+    found = tf.constant(False)
+    for key, feature in features.items():
+        if isinstance(feature, tf.io.SparseFeature):
+            sizes = list(feature.size)
+            strides = [math.prod(sizes[place:]) for place in range(len(sizes) + 1)]
+            indices = parsed[key].indices
+            inside = (indices[:, 1:] >= 0) & (indices[:, 1:] < tf.constant(sizes, tf.int64))
+            places = tf.linalg.matvec(indices, tf.constant(strides, tf.int64))
+            found |= ~tf.reduce_all(inside) | tf.reduce_any(places[1:] <= places[:-1])
+    return found
