@@ -67,7 +67,11 @@ def count_examples(file_patterns: str | Sequence[str]) -> int:
     Raises:
         DataError: no file matches, or one cannot be read.
     """
-    files = match_files(file_patterns)
+    return count_of(match_files(file_patterns))
+
+
+def count_of(files: Sequence[RecordFile]) -> int:
+    """Returns the number of records in files; see `count_examples`."""
     for file in files:
         if file not in _counts:
             _counts[file] = eagerly(functools.partial(_count, file))
