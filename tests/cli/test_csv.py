@@ -1,5 +1,6 @@
 """CSV files as people have them: markers for empty cells, separators, encodings, an index."""
 
+import csv
 import hashlib
 from collections import Counter
 from collections.abc import Callable
@@ -346,6 +347,13 @@ def test_what_is_written_is_read_as_the_same_cells() -> None:
     rows = [["name", "other\rname"], *([cell, "1"] for cell in breaks)]
     sheet = sheet_of_text("written.csv", as_csv(rows))
     assert [sheet.names, *sheet.rows] == rows
+
+
+def test_a_cell_may_have_any_length() -> None:
+    limit = csv.field_size_limit()
+    sheet = sheet_of_text("table.csv", f"area,text\n1,{'x' * 200_000}\n2,y\n")
+    assert [len(row[1]) for row in sheet.rows] == [200_000, 1]
+    assert csv.field_size_limit() == limit
 
 
 def test_files_of_splits_may_order_their_columns_differently(tmp_path: Path) -> None:
