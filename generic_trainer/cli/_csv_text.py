@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -86,8 +87,9 @@ def sheet_of_text(path: str, text: str) -> Sheet:
     """Returns the sheet of the text of a file; see `read_sheet`."""
     text = _SEPARATOR_LINE.sub("\n", text)
     try:
-        separator = _separator(text)
-        numbered = [*_lines(text, separator)]
+        with _cells_of_any_length(text):
+            separator = _separator(text)
+            numbered = [*_lines(text, separator)]
     except csv.Error as error:
         raise DataError(f"{path} cannot be read as a CSV file: {error}", path=path) from error
     numbers = [number for number, _ in numbered]
@@ -154,6 +156,17 @@ def decoded(path: str, content: bytes) -> str:
             row,
         )
         return text
+
+
+@contextlib.contextmanager
+def _cells_of_any_length(text: str) -> Iterator[None]:
+    """Lifts the limit of the `csv` module, which is for the whole process: 131,072 characters."""
+    limit = csv.field_size_limit()
+    csv.field_size_limit(max(limit, len(text) + 1))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _lines(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:

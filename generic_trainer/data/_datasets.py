@@ -5,6 +5,7 @@ own graph, read and parsed in parallel. As with TFX, a gzip file that is truncat
 two records then reads as a shorter one, while loading into columns counts the bytes (`_loading`).
 """
 
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -156,7 +157,8 @@ def _batches(columns: Columns, options: Any) -> _Batches:
     size = options.batch_size
     per_chunk = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // columns.row_bytes) // size)
     is_endless = options.num_epochs is None or options.num_epochs < 0
-    full, rest = divmod(_ENDLESS if is_endless else columns.num_rows * options.num_epochs, size)
+    rows = _ENDLESS if is_endless else columns.num_rows * operator.index(options.num_epochs)
+    full, rest = divmod(min(rows, _ENDLESS), size)
     are_full = is_endless or options.drop_final_batch
     rest = 0 if are_full else rest
     chunks = -(-full // per_chunk)  # behind them, the rest is one of its own
@@ -165,10 +167,11 @@ def _batches(columns: Columns, options: Any) -> _Batches:
         start = tf.minimum(number * (per_chunk * size), full * size)
         end = tf.minimum(start + per_chunk * size, full * size)
         if not rest:
-            return tf.reshape(tf.range(start, end), [-1, size])
+            return tf.reshape(tf.range(start, end), tf.constant([-1, size], tf.int64))
         is_rest = tf.equal(number, chunks)
         end = tf.where(is_rest, end + rest, end)
-        return tf.reshape(tf.range(start, end), tf.stack([-1, tf.where(is_rest, rest, size)]))
+        width = tf.where(is_rest, tf.constant(rest, tf.int64), tf.constant(size, tf.int64))
+        return tf.reshape(tf.range(start, end), tf.stack([-1, width]))
 
     number = int(tf.data.INFINITE_CARDINALITY) if is_endless else full + bool(rest)
     # Where all happen to be full, the element spec must not promise it: TFX's does not.

@@ -12,8 +12,11 @@ from generic_trainer._core.records import READ_ERRORS, RecordFile, record_datase
 from generic_trainer._core.texts import reason_of
 from generic_trainer.data._graph import eagerly
 from generic_trainer.data._parser import Parser
+from generic_trainer.data._sources import misfit
 from generic_trainer.errors import DataError
 
+# Outside of a graph, TensorFlow raises a ValueError where the columns of a sparse tensor differ.
+PARSE_ERRORS = (*READ_ERRORS, ValueError)
 _BATCH = 1024
 _KINDS = {tf.float32: "float_list", tf.int64: "int64_list", tf.string: "bytes_list"}
 
@@ -87,16 +90,16 @@ def _error_of(file: RecordFile, parser: Parser) -> DataError | None:
     dataset = record_dataset(file.path, file.compression)
     try:
         for records in dataset.batch(parser.rows_at_once(_BATCH)):
-            parser.parse(records)
+            parser.parse_fitting(records)
             number += len(records)
         return None
-    except READ_ERRORS as error:
+    except PARSE_ERRORS as error:
         problems = _unreadable(file, error)
     try:  # the records of that batch, one by one
         for record in dataset.skip(number):
             try:
-                parser.parse(record[tf.newaxis])
-            except READ_ERRORS as error:
+                parser.parse_fitting(record[tf.newaxis])
+            except PARSE_ERRORS as error:
                 problems = _problems_of(parser, record.numpy(), error)
                 break
             number += 1
@@ -130,9 +133,14 @@ def _problems_of(parser: Parser, record: bytes, error: BaseException) -> dict[st
     problems: dict[str | None, str] = {}
     for key, feature in parser.features.items():
         name = parser.column(key)
-        if problem := _problem_with(feature, values.get(name)):
+        if problem := _problem_with(feature, values.get(name)) or _misfit(feature, values):
             problems[name] = f"feature {name!r}: {problem}"
     return problems or {None: reason_of(error)}
+
+
+def _misfit(feature: Any, values: Any) -> str | None:
+    found = misfit(feature, values)
+    return found and f"{found}. Correct what writes the feature"
 
 
 def _problem_with(feature: Any, value: tf.train.Feature | None) -> str | None:

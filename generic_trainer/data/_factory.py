@@ -20,9 +20,9 @@ from generic_trainer._core.texts import reason_of
 from generic_trainer.data._budget import PATH_VARIABLE, ReaderBudget, ReadPath, checked_path
 from generic_trainer.data._cache import CacheFolder, columns_key, keep_columns, open_columns
 from generic_trainer.data._datasets import column_dataset, stream_dataset
-from generic_trainer.data._diagnosis import diagnose, watch
+from generic_trainer.data._diagnosis import PARSE_ERRORS, diagnose, watch
 from generic_trainer.data._graph import eagerly
-from generic_trainer.data._loading import Columns, load_columns
+from generic_trainer.data._loading import Columns, count_of, load_columns
 from generic_trainer.data._order import choose_order
 from generic_trainer.data._parser import TF_EXAMPLE, Parser
 from generic_trainer.data._plan import (
@@ -34,7 +34,7 @@ from generic_trainer.data._plan import (
     estimate,
     reason_to_stream,
 )
-from generic_trainer.errors import ConfigurationError, DataError
+from generic_trainer.errors import ConfigurationError, DataError, GenericTrainerError
 
 _logger = logging.getLogger(__name__)
 
@@ -223,8 +223,12 @@ class _Reader:
     ) -> tf.data.Dataset:
         parser = Parser.from_schema(schema, options.label_key)
         size = operator.index(options.batch_size)  # of NumPy or TensorFlow, too
-        parser.check_room(size)
+        if size < 1:
+            raise ConfigurationError(
+                f"batch_size: expected the number of examples in a batch, at least 1, found {size}"
+            )
         files = match_files(file_pattern)
+        _check_room(files, parser, size, options)
         # TFX ignores the number of threads, so None and 0 are no errors.
         threads = options.parser_num_threads or tf.data.AUTOTUNE
         options = options._replace(batch_size=size, parser_num_threads=threads)
@@ -296,12 +300,32 @@ class _Reader:
         return ReadPlan(path, reason, expected, budget, may_spill=in_cluster or not one_pass)
 
 
+def _check_room(files: Sequence[RecordFile], parser: Parser, size: int, options: Any) -> None:
+    """Raises `DataError` if a batch cannot be in memory; one may be larger than all examples."""
+    try:
+        parser.check_room(size)
+    except DataError:
+        epochs = options.num_epochs
+        # TensorFlow crashes for the shape of such a batch that promises to be full.
+        if epochs is None or epochs < 0 or options.drop_final_batch:
+            raise
+        rows = count_of(files) * operator.index(epochs)
+        if rows >= size:
+            raise
+        parser.check_room(rows)
+
+
 def _explained(files: Sequence[RecordFile], parser: Parser, read: Callable[[], T]) -> T:
     """Calls a function that reads; a failure becomes a `DataError` about the record at fault."""
     try:
         return eagerly(read)
-    except READ_ERRORS as error:
-        raise diagnose(files, parser) or DataError(
+    except GenericTrainerError:  # of which some are ValueErrors
+        raise
+    except PARSE_ERRORS as error:
+        explained = diagnose(files, parser)
+        if explained is None and not isinstance(error, READ_ERRORS):
+            raise  # a ValueError that no record is the reason of
+        raise explained or DataError(
             f"Cannot read {len(files)} TFRecord file(s), such as {files[0].path}: "
             f"{reason_of(error)}"
         ) from error

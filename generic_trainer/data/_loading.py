@@ -34,6 +34,7 @@ from generic_trainer.data._graph import as_it_stands, eagerly, traced
 from generic_trainer.data._layout import Layout, make_layout
 from generic_trainer.data._parser import Parser
 from generic_trainer.data._plan import NoColumns, NoRoom, ReadPlan
+from generic_trainer.data._sources import out_of_order
 from generic_trainer.data._store import Store, VocabularyOutgrown
 from generic_trainer.errors import DataError
 
@@ -66,7 +67,11 @@ def count_examples(file_patterns: str | Sequence[str]) -> int:
     Raises:
         DataError: no file matches, or one cannot be read.
     """
-    files = match_files(file_patterns)
+    return count_of(match_files(file_patterns))
+
+
+def count_of(files: Sequence[RecordFile]) -> int:
+    """Returns the number of records in files; see `count_examples`."""
     for file in files:
         if file not in _counts:
             _counts[file] = eagerly(functools.partial(_count, file))
@@ -204,7 +209,7 @@ def load_columns(
         DataError: a file is cut off.
         tf.errors.OpError: a file cannot be read, or a record cannot be parsed.
         NoRoom: the columns are too large after all.
-        NoColumns: they hold strings that cannot be stored.
+        NoColumns: they hold strings or sparse tensors that cannot be stored.
     """
     block_rows = parser.rows_at_once(_block_rows(plan.expected.record_bytes))
     at_once = parser.rows_at_once(block_rows * _files_at_once(files)) // block_rows
@@ -222,7 +227,9 @@ def load_columns(
         start_s = time.monotonic()
         next_log_s = start_s + _PROGRESS_INTERVAL_S
         try:
-            for numbers, sizes, arrays, spoiled in _blocks(records, parser, layout, threads):
+            for numbers, sizes, arrays, spoiled, odd in _blocks(records, parser, layout, threads):
+                if odd:
+                    raise NoColumns("a sparse tensor repeats an index, or has one out of order")
                 if spoiled:
                     raise _SeparatorInData
                 store.append(arrays)
@@ -320,12 +327,17 @@ def _sized(numbers: tf.Tensor, records: Any) -> tuple[tf.Tensor, tf.Tensor, tf.T
 def _blocks(
     records: tf.data.Dataset, parser: Parser, layout: Layout, threads: int
 ) -> Iterator[Any]:
-    """Yields (file numbers, their sizes, arrays, whether they hold the separator)."""
+    """Yields (file numbers, their sizes, arrays, whether they hold the separator, `odd`).
+
+    `odd`: whether a sparse tensor cannot be in columns; see `out_of_order`.
+    """
 
     @traced
     def pack(numbers: tf.Tensor, blocks: Any) -> Any:
         numbers, sizes, serialized = _sized(numbers, blocks)
-        return numbers, sizes, *layout.pack(parser.parse_lists(serialized))
+        parsed = parser.parse_lists(serialized)
+        odd = out_of_order(parser.features, parsed)
+        return numbers, sizes, *layout.pack(parsed), odd
 
     packed = records.map(pack, num_parallel_calls=threads, deterministic=True)
     yield from as_it_stands(packed.prefetch(2)).as_numpy_iterator()

@@ -17,6 +17,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from generic_trainer._core.machine import available_cpus, free_memory_bytes
 from generic_trainer.data._graph import traced
+from generic_trainer.data._sources import fits, source_features
 from generic_trainer.errors import ConfigurationError, DataError
 
 # TensorFlow takes default values as a Python list of this length.
@@ -304,13 +305,20 @@ class Parser:
         return parsed
 
     def parse_lists(self, serialized: tf.Tensor) -> dict[str, Any]:
-        """Parses as `parse` does, with ragged tensors for `VarLenFeature`s: they cost less."""
+        """Parses as `parse_fitting` does; `VarLenFeature`s are ragged tensors, which cost less."""
         features = {
             key: tf.io.RaggedFeature(spec.dtype) if isinstance(spec, tf.io.VarLenFeature) else spec
             for key, spec in self.features.items()
         }
-        parsed: dict[str, Any] = tf.io.parse_example(serialized, features)
-        return parsed
+        return _parse_fitting(serialized, features)
+
+    def parse_fitting(self, serialized: tf.Tensor) -> dict[str, Any]:
+        """Parses as `parse` does, if the columns of a tensor fit each other in each row.
+
+        Raises:
+            tf.errors.InvalidArgumentError: they do not, or the examples cannot be parsed.
+        """
+        return _parse_fitting(serialized, dict(self.features))
 
     def dataset(
         self, serialized: tf.data.Dataset, num_threads: int, deterministic: bool
@@ -364,3 +372,10 @@ class Parser:
     def key(self) -> str:
         """Returns a string that differs if the parsed columns of two parsers do."""
         return repr(sorted(self.features.items()))
+
+
+def _parse_fitting(serialized: tf.Tensor, features: dict[str, Any]) -> dict[str, Any]:
+    parsed = tf.io.parse_example(serialized, {**source_features(features), **features})
+    for fitting in fits(features, parsed):
+        tf.debugging.Assert(fitting, ["the columns of a tensor do not fit each other"])
+    return {key: parsed[key] for key in features}

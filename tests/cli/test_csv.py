@@ -1,5 +1,6 @@
 """CSV files as people have them: markers for empty cells, separators, encodings, an index."""
 
+import csv
 import hashlib
 from collections import Counter
 from collections.abc import Callable
@@ -359,6 +360,13 @@ def test_files_of_splits_have_decimal_commas_in_all_or_in_none(tmp_path: Path) -
     assert {row[0] for row in found.rows["train"]} == {*cells}
     del paths["eval"]
     assert read_csv(paths).rows["train"][0][0] == "0.5"
+
+
+def test_a_cell_may_have_any_length() -> None:
+    limit = csv.field_size_limit()
+    sheet = sheet_of_text("table.csv", f"area,text\n1,{'x' * 200_000}\n2,y\n")
+    assert [len(row[1]) for row in sheet.rows] == [200_000, 1]
+    assert csv.field_size_limit() == limit
 
 
 def test_files_of_splits_may_order_their_columns_differently(tmp_path: Path) -> None:

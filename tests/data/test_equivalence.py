@@ -206,6 +206,30 @@ def test_tensors_that_columns_cannot_hold(tensors: str) -> None:
     check((schema, [records], TensorFlowDatasetOptions(2, num_epochs=1, shuffle=False)))
 
 
+@pytest.mark.parametrize(
+    ("is_sorted", "i", "j"),
+    [
+        (False, [1, 1], [2, 2]),
+        (True, [2, 1], [0, 0]),
+        (False, [9, 1], [0, 0]),
+        (False, [0, 0], [-1, 0]),
+    ],
+    ids=["repeated", "unsorted", "outside", "negative"],
+)
+def test_sparse_tensors_that_columns_cannot_hold(is_sorted: bool, i: Any, j: Any) -> None:
+    sparse = f"""sparse_feature {{ name: "s" index_feature {{ name: "i" }}
+        index_feature {{ name: "j" }} value_feature {{ name: "v" }}
+        is_sorted: {str(is_sorted).lower()} }}"""
+    domain = "int_domain { min: 0 max: 4 }"
+    declared = _declared("v", "FLOAT") + _declared("i", "INT", domain)
+    schema = text_format.Parse(
+        declared + _declared("j", "INT", domain) + sparse, schema_pb2.Schema()
+    )
+    records = [example(v=[number, 0.5], i=[1, 2], j=[3, 0]) for number in map(float, range(1500))]
+    records[1203] = example(v=[1.0, 1.0], i=i, j=j)  # TFX sorts equal places in any order
+    check((schema, [records], TensorFlowDatasetOptions(300, num_epochs=1, shuffle=False)))
+
+
 def _counted(dataset: tf.data.Dataset) -> collections.Counter[str]:
     return collections.Counter(repr(row) for element in dataset for row in rows(element))
 

@@ -17,6 +17,7 @@ from tensorflow.python.eager import context
 
 from generic_trainer import data
 from generic_trainer.data import make_dataset_factory
+from generic_trainer.errors import ConfigurationError, DataError
 from tests.data.reading import (
     dataset_of,
     ids,
@@ -202,6 +203,29 @@ def test_others_find_the_steps_of_a_dataset(
     assert 32 in [int(size) for size in sizes if size is not None]
     assert ("ShuffleDataset" in steps) == shuffle
     assert ("RepeatDataset" in steps) == (epochs is None)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_batch_larger_than_all_examples_is_one_of_all(path: str, taxis: str) -> None:
+    for size in (10**12, sys.maxsize):
+        (batch,) = dataset_of(taxis, path, batch_size=size, num_epochs=2)
+        assert sorted(batch["id"].numpy()) == sorted([*range(300), *range(300)])
+    for changes in ({"num_epochs": None}, {"drop_final_batch": True}):
+        with pytest.raises(DataError, match="make batches smaller"):
+            dataset_of(taxis, path, **{"batch_size": 10**12, **changes})
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_of_no_examples_is_refused(path: str, size: int, taxis: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"batch_size: expected .*, found {size}"):
+        dataset_of(taxis, path, batch_size=size)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_epochs_without_number_are_endless(path: str, taxis: str) -> None:
+    dataset = dataset_of(taxis, path, batch_size=300, num_epochs=sys.maxsize).take(3)
+    assert [sorted(batch["id"].numpy()) for batch in dataset] == [[*range(300)]] * 3
 
 
 def test_user_graphs_stand_on_top(taxis: str) -> None:

@@ -116,6 +116,92 @@ def test_an_error_of_a_truncated_file_has_its_path(name: str, tmp_path: Path) ->
     assert (caught.value.path, caught.value.record) == (str(path), None)
 
 
+SPARSE = """
+    feature { name: "i" type: INT int_domain { min: 0 max: 9 } } feature { name: "v" type: FLOAT }
+    feature { name: "j" type: INT int_domain { min: 0 max: 9 } }
+    sparse_feature { name: "s" value_feature { name: "v" }
+        index_feature { name: "i" } index_feature { name: "j" } }
+"""
+RAGGED = """
+    feature { name: "v" type: FLOAT } feature { name: "i" type: INT }
+    feature { name: "j" type: INT }
+    tensor_representation_group { key: "" value { tensor_representation { key: "r" value {
+        ragged_tensor { feature_path { step: "v" } %s } } } } }
+"""
+LENGTHS = RAGGED % 'partition { row_length: "i" }'
+NESTED = RAGGED % 'partition { row_length: "j" } partition { row_length: "i" }'
+PAIRS = RAGGED % "partition { uniform_row_length: 2 }"
+PAIRS_OF_LISTS = RAGGED % 'partition { uniform_row_length: 2 } partition { row_length: "i" }'
+
+
+@pytest.mark.parametrize("place", [3, 1203])  # in the sample of the estimate, and behind it
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "opposite", "problem"),
+    [
+        (SPARSE, (1, 1, 1), (2, 2, 1), (1, 1, 2), "2 indices and 1 value"),
+        (SPARSE, (1, 1, 1), (1, 2, 1), (1, 0, 1), "an index in 'j' .* found 2 indices"),
+        (LENGTHS, ([2], 0, 2), ([3], 0, 2), ([1], 0, 2), r"'i' whose sum is 2, .* found \[3\]"),
+        (LENGTHS, ([2], 0, 2), ([3, -1], 0, 2), ([2], 0, 2), r"found \[3, -1\]"),
+        (NESTED, ([1, 1], [2], 2), ([1, 1], [1], 2), ([1, 1], [3], 2), r"'j' .* found \[1\]"),
+        (PAIRS, (0, 0, 2), (0, 0, 1), (0, 0, 3), "lists of 2 values, found 1 value"),
+        (PAIRS_OF_LISTS, ([1, 1], 0, 2), ([2], 0, 2), ([1, 1, 0], 0, 2), "2 values, found 1 "),
+    ],
+)
+@pytest.mark.parametrize("path", ["memory", "disk"])
+def test_columns_of_a_tensor_that_do_not_fit_each_other(
+    path: Any,
+    schema: str,
+    good: Any,
+    bad: Any,
+    opposite: Any,
+    problem: str,
+    place: int,
+    tmp_path: Path,
+) -> None:
+    """In TensorFlow two such rows cancel out, and the values of those between them move."""
+    made = [
+        example(
+            **{
+                key: [1] * each if isinstance(each, int) else each
+                for key, each in zip("ij", columns, strict=False)
+            },
+            v=[0.5] * columns[2],
+        )
+        for columns in (good, bad, opposite)
+    ]
+    records = [made[0]] * 1500
+    records[place], records[place + 90] = made[1:]
+    file = write(tmp_path / "data", records)
+    with pytest.raises(DataError, match=rf"feature 'v': .*{problem}") as caught:
+        make_dataset_factory(path=path)(file, options(batch_size=8), schema_of(schema))
+    assert (caught.value.path, caught.value.record) == (file, place)
+
+
+@pytest.mark.parametrize("place", [3, 1203])
+@pytest.mark.parametrize("path", ["memory", "stream"])
+def test_a_sparse_tensor_that_is_in_conflict_with_the_schema(
+    path: Any, place: int, tmp_path: Path
+) -> None:
+    records = [example(i=[1], j=[1], v=[0.5])] * 1500
+    records[place] = example(i=[1, 2], j=[1, 2], v=[0.5])
+    file = write(tmp_path / "data", records)
+    with pytest.raises(DataError, match=r"2 indices and 1 value") as caught, explain_read_errors():
+        for _ in make_dataset_factory(path=path)(file, options(), schema_of(SPARSE)):
+            pass
+    assert (caught.value.path, caught.value.record) == (file, place)
+
+
+def test_an_error_of_the_project_is_not_explained_by_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ConfigurationError("of the project")
+
+    monkeypatch.setattr("generic_trainer.data._factory.load_columns", broken)
+    with pytest.raises(ConfigurationError, match="of the project"):
+        dataset_of(with_bad_record(tmp_path, b"no example"), "memory")
+
+
 def test_missing_and_empty_files(tmp_path: Path) -> None:
     nothing = str(tmp_path / "nothing*")
     with pytest.raises(DataError, match=r"No file matches '.*nothing\*'") as caught:
