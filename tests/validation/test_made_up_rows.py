@@ -13,6 +13,7 @@ from tests.validation.conftest import Check
 from tests.validation.models import ROWS, serving
 from tests.validation.test_consumers import EVALUATED, SERVED
 
+NAMED = dataclasses.replace(EVALUATED, signatures=("infer",))
 SEQUENCE = tf.TensorSpec([None, None], tf.float32, name="x")
 
 
@@ -116,3 +117,28 @@ def test_a_model_that_refuses_made_up_rows_is_told_why_the_examples_do_not_fit(
     result = check(module, dataclasses.replace(SERVED, examples=rows))["scores"]
     assert result.status == "warn" and "they have ['wrong']" in result.message, result
     assert "ServingContract(examples" not in result.remedy
+
+
+# Signatures that change what others compute with.
+
+
+@pytest.mark.parametrize("of_examples", [True, False])
+@pytest.mark.parametrize("name", ["a_train", "train"])
+def test_a_training_step_is_not_taken_for_a_dependence_on_the_batch(
+    name: str, of_examples: bool, check: Check, tmp_path: Any
+) -> None:
+    weight = tf.Variable([[1.0], [2.0]])
+
+    def infer(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": x @ weight}
+
+    def train(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"loss": models.after(weight.assign_add(tf.ones([2, 1])), x[:, :1])}
+
+    functions = models.signatures(infer=(infer, [ROWS]), **{name: (train, [ROWS])})
+    models.save(serving(infer, ROWS, weight=weight), tmp_path / "model", functions)
+    rows = [example(x=[0.5 * row, 1.0]) for row in range(100)] if of_examples else None
+    contract = dataclasses.replace(NAMED, signatures=("infer", name), examples=rows)
+    report = check(tmp_path / "model", contract)
+    for result in (*report.warnings, *report.failures):
+        assert "'infer'" not in result.message, result

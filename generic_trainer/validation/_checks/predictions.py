@@ -342,7 +342,7 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, _scoring.Scores]]:
     """Yields the signatures that consumers call and that serialized examples have scored."""
-    for name, scored in model.served_scores.items():
+    for name, scored in model.fresh(model.served_scores).items():
         if scored.feed.serialized and scored.feed.divisible:
             yield name, scored
 

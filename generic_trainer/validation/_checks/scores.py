@@ -47,7 +47,9 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a reshape to `[32, 10]`, which the last batch of 7 rows does not fit; a variable that
     is not initialised when the model is loaded.
     """
-    for name, signature in model.signatures.items():
+    # What a training step changes, other signatures have been scored with before.
+    ordered = sorted(model.signatures.items(), key=lambda item: item[1].assigns)
+    for name, signature in ordered:
         served = name in model.serving_signatures
         if not served and (signature.assigns or not signature.inputs):
             what = "changes the model's variables" if signature.assigns else "takes no inputs"
