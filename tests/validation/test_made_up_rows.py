@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from generic_trainer.validation import ServingContract
 from tests.examples import example
 from tests.validation import models
 from tests.validation.conftest import Check
 from tests.validation.models import ROWS, serving
-from tests.validation.test_consumers import EVALUATED, SERVED
+from tests.validation.test_consumers import EVALUATED, SERVED, UNKNOWN
 
 NAMED = dataclasses.replace(EVALUATED, signatures=("infer",))
 SEQUENCE = tf.TensorSpec([None, None], tf.float32, name="x")
@@ -119,6 +120,36 @@ def test_a_model_that_refuses_made_up_rows_is_told_why_the_examples_do_not_fit(
     assert "ServingContract(examples" not in result.remedy
 
 
+# A declared shape that the rows contradict.
+
+
+def declared(x: tf.Tensor, rows: int = 1) -> tf.Tensor:
+    y = x * 2.0
+    y.set_shape([rows, 2])
+    return y
+
+
+@pytest.mark.parametrize("contract", [UNKNOWN, EVALUATED], ids=["unknown", "evaluated"])
+def test_a_wrong_declared_shape_is_a_warning_if_each_row_has_an_output(
+    contract: ServingContract, check: Check
+) -> None:
+    report = check(serving(lambda x: {"y": declared(x)}, ROWS), contract)
+    assert report.passed and report["output_shape"].status == "warn", report.summary()
+    assert report["output_per_row"].status == "pass"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: declared(tf.pad(x, [[0, 32], [0, 0]])[: tf.size(x) * 0 + 32], 32),
+     lambda x: declared(x[:1]),
+     lambda x: declared(models.asserted(tf.reduce_all(x > 1.0), x))],
+    ids=["as many as are made up", "one", "unscored"],
+)  # fmt: skip
+def test_a_declared_shape_without_rows_for_each_example_fails(function: Any, check: Check) -> None:
+    report = check(serving(lambda x: {"y": function(x)}, ROWS), EVALUATED)
+    assert report["output_shape"].status == "fail", report["output_shape"]
+
+
 # Signatures that change what others compute with.
 
 
@@ -142,3 +173,19 @@ def test_a_training_step_is_not_taken_for_a_dependence_on_the_batch(
     report = check(tmp_path / "model", contract)
     for result in (*report.warnings, *report.failures):
         assert "'infer'" not in result.message, result
+
+
+# Who calls a signature with one string.
+
+
+@pytest.mark.parametrize(
+    ("consumers", "status"),
+    [("", "warn"), ("Pusher", "pass"), ("Evaluator", "pass"), ("InfraValidator", "warn"),
+     ("BulkInferrer", "fail")],
+)  # fmt: skip
+def test_a_dense_input_matters_to_those_who_send_strings(
+    consumers: str, status: str, check: Check
+) -> None:
+    contract = ServingContract(consumers=tuple(consumers.split()))
+    module = serving(lambda x: {"y": x}, ROWS)
+    assert check(module, contract)["serialized_input"].status == status
