@@ -16,11 +16,20 @@ from generic_trainer.validation._signatures import ParsedFeature, Signature, Ten
 
 _REAL = "the contract's examples"
 _MADE_UP = "made-up examples"
-_FREE_DIM = 3  # values along a dimension that a signature leaves free
+# Values along a dimension that a signature leaves free: enough for several convolutions without
+# padding, whose mean over nothing is any number; the next ones where a model refuses so many.
+_FREE_DIMS = (96, 16, 3)
+_MAX_VALUES = 1 << 17  # of a row
+_CHANNELS = 3
+_MAX_NAMES = 10  # of features
 
 
 def feed_for(
-    model: ModelUnderTest, signature: Signature, records: list[bytes] | None = None
+    model: ModelUnderTest,
+    signature: Signature,
+    records: list[bytes] | None = None,
+    *,
+    free: int = 0,
 ) -> Feed | None:
     """Returns rows for a signature; None if it takes other than dense tensors of raw features.
 
@@ -30,6 +39,7 @@ def feed_for(
         records: examples to take the rows from; None for the first of the contract's, and texts
             for a signature that takes strings and parses no examples. A TFLite model has no graph
             to find that out.
+        free: size of the free dimensions of made-up rows; 0 for that of rows that were scored.
     """
     tensors = signature.inputs
     if not tensors:
@@ -44,9 +54,9 @@ def feed_for(
     shapes = filter(None, (tensors[key].shape for key in tensors if key in whole))
     rows = next((shape[0] for shape in shapes), None) or RECORDS
     features = signature.features if serialized else {}
-    # Transform's output is not an input of a graph that transforms by itself.
+    free = free or _free_dim(model)
     if records is None:
-        records = [] if model.contract.examples_transformed else model.evidence.records
+        records = _named_records(model)
     if whole:  # exactly so many
         records = list(itertools.islice(itertools.cycle(records), rows))
     if features:
@@ -54,18 +64,60 @@ def feed_for(
         records = records or _made_up_examples(features.values(), model.evidence.schema, rows)
         inputs = {name: np.array(records, dtype=object)}
         return Feed(inputs, _REAL if is_real else _MADE_UP, is_real, True, whole, tuple(records))
-    named = {} if serialized else input_features(model, signature)
+    named = {} if serialized else input_features(model, signature, free)
+    is_free = any(None in (tensor.shape or [])[1:] for tensor in tensors.values())
+    chosen = free if is_free else 0
     made_up = _made_up_examples(named.values(), model.evidence.schema, rows)
     for examples, source in ((records, _REAL), (made_up, _MADE_UP)):
         if (columns := _columns(examples, tensors)) is not None:
             is_real = examples is records
-            return Feed(columns, f"features of {source}", is_real, False, whole, tuple(examples))
+            rows_of = f"features of {source}"
+            size = 0 if is_real else chosen
+            return Feed(columns, rows_of, is_real, False, whole, tuple(examples), free=size)
     if serialized:  # any text
         texts = records or [b"text %d" % row for row in range(rows)]
         return Feed({name: np.array(texts, dtype=object)}, "strings", False, False, whole)
-    made_up_tensors = {name: _made_up_tensor(tensor) for name, tensor in tensors.items()}
+    made_up_tensors = {name: _made_up_tensor(tensor, free) for name, tensor in tensors.items()}
     known = all(tensor.shape is not None for tensor in tensors.values())
-    return Feed(made_up_tensors, "made-up tensors", False, False, whole, ranks_known=known)
+    what = "made-up tensors"
+    return Feed(made_up_tensors, what, False, False, whole, ranks_known=known, free=chosen)
+
+
+def free_dims(signature: Signature) -> list[int]:
+    """Returns sizes of free dimensions to try, the best first."""
+    tensors = signature.inputs.values()
+    fitting = [
+        free
+        for free in _FREE_DIMS
+        if all(math.prod(_dims(tensor, free)[1:]) <= _MAX_VALUES for tensor in tensors)
+    ]
+    return fitting or [_FREE_DIMS[-1]]
+
+
+def _free_dim(model: ModelUnderTest) -> int:
+    """Returns the size of free dimensions with which signatures were scored, or else the least."""
+    return max((scored.feed.free for scored in model.scores.values()), default=0) or _FREE_DIMS[-1]
+
+
+def _named_records(model: ModelUnderTest) -> list[bytes]:
+    """Returns the contract's examples, if a signature may take them.
+
+    Transform's output is not an input of a graph that transforms by itself.
+    """
+    return [] if model.contract.examples_transformed else model.evidence.records
+
+
+def why_unfit(model: ModelUnderTest, signature: Signature) -> str:
+    """Returns why the contract's examples are no inputs of a signature; empty if they may be."""
+    if signature.parses or not (records := _named_records(model)):
+        return ""
+    rows = [example.features.feature for example in parsed(records)]
+    for name, tensor in signature.inputs.items():
+        try:
+            _column(rows, name, tensor)
+        except ValueError as error:
+            return f"input {name!r}, {tensor}: {error}"
+    return ""
 
 
 def inputs_of(
@@ -82,7 +134,9 @@ def inputs_of(
     return _columns(records, signature.inputs)
 
 
-def input_features(model: ModelUnderTest, signature: Signature) -> dict[str, ParsedFeature]:
+def input_features(
+    model: ModelUnderTest, signature: Signature, free: int = 0
+) -> dict[str, ParsedFeature]:
     """Returns the inputs of a signature as features, if schema or statistics have them all.
 
     It returns none if the contract's examples are transformed: the signature may take transformed
@@ -93,10 +147,10 @@ def input_features(model: ModelUnderTest, signature: Signature) -> dict[str, Par
     known = {name: feature.dtype for name, feature in model.evidence.observed.items()}
     known |= (model.evidence.feature_dtypes or {}) if model.evidence.schema is not None else {}
     features = {}
+    free = free or _free_dim(model)
     for key, tensor in signature.inputs.items():
         name = feature_of(key, known)
-        dims = (tensor.shape or [None])[1:]
-        size = math.prod(_FREE_DIM if dim is None else dim for dim in dims)
+        size = math.prod(_dims(tensor, free)[1:])
         feature = ParsedFeature(name, DTYPE_OF_LIST[_kind_of(tensor.dtype)], size)
         if known.get(name) not in ("", feature.dtype):
             return {}
@@ -109,7 +163,7 @@ def _columns(records: list[bytes], tensors: dict[str, Tensor]) -> dict[str, np.n
     rows = [example.features.feature for example in parsed(records)]
     try:
         columns = {name: _column(rows, name, tensor) for name, tensor in tensors.items()}
-    except (KeyError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return None
     return columns if rows else None
 
@@ -117,13 +171,16 @@ def _columns(records: list[bytes], tensors: dict[str, Tensor]) -> dict[str, np.n
 def _column(rows: list[Any], name: str, tensor: Tensor) -> np.ndarray:
     key = name if any(name in row for row in rows) else name.removesuffix("_input")
     if not all(key in row for row in rows):  # reading would add it
-        raise KeyError(key)
+        found = sorted({feature for row in rows for feature in row})
+        raise ValueError(f"not every example has this feature, they have {found[:_MAX_NAMES]}")
     kind = _kind_of(tensor.dtype)
     if any(row[key].WhichOneof("kind") != kind for row in rows):
-        raise ValueError(f"{key} is not a {kind} in every row")
+        raise ValueError(f"the feature {key!r} is not a {kind} in every example")
     dims = [None] if tensor.shape is None else tensor.shape
     if dims:
         dims = [len(rows), *dims[1:]]
+    if dims.count(None) > 1:
+        raise ValueError("a list of values does not tell the sizes of two free dimensions")
     shape = [-1 if dim is None else dim for dim in dims]
     dtype = object if kind == "bytes_list" else None
     # Lists of different lengths raise a ValueError, and so do several rows for a scalar.
@@ -138,14 +195,21 @@ def _kind_of(dtype: Any) -> str:
     return "float_list" if dtype.is_floating else "int64_list"
 
 
-def _made_up_tensor(tensor: Tensor) -> np.ndarray:
-    """Returns [RECORDS, ...] small values, different from row to row, the same each time.
+def _dims(tensor: Tensor, free: int) -> list[int]:
+    """Returns the dimensions of made-up rows.
 
     A first dimension that is not free gives the number of rows.
     """
     shape = [None] if tensor.shape is None else tensor.shape
-    free = [RECORDS, *[_FREE_DIM] * len(shape)]
-    dims = [size if dim is None else dim for dim, size in zip(shape, free, strict=False)]
+    sizes = [RECORDS, *[free] * len(shape)]
+    if shape == [None] * 4:  # images
+        sizes[3] = _CHANNELS
+    return [size if dim is None else dim for dim, size in zip(shape, sizes, strict=False)]
+
+
+def _made_up_tensor(tensor: Tensor, free: int) -> np.ndarray:
+    """Returns [RECORDS, ...] small values, different from row to row, the same each time."""
+    dims = _dims(tensor, free)
     generator = np.random.default_rng(0)
     count = math.prod(dims)
     if tensor.dtype.name == "string":

@@ -309,8 +309,22 @@ class ModelUnderTest:
 
     def score(self, name: str, feed: Feed) -> None:
         """Adds the outputs of a signature to `scores`."""
+        self.scores[name] = self._called(name, feed)
+
+    def _called(self, name: str, feed: Feed) -> Scores:
         called = self.loaded.signatures[name]
-        self.scores[name] = score(called, feed, self.half_outputs(self.signatures[name]))
+        return score(called, feed, self.half_outputs(self.signatures[name]))
+
+    def fresh(self, scores: Mapping[str, Scores]) -> dict[str, Scores]:
+        """Returns scores, anew where a call of another signature may have changed weights since.
+
+        Signatures that change variables, such as a training step, come last in `scores`.
+        """
+        changing = {name for name in self.scores if self.signatures[name].assigns}
+        return {
+            name: self._called(name, scored.feed) if changing - {name} else scored
+            for name, scored in scores.items()
+        }
 
     def scored(self, *, served: bool = False) -> dict[str, Scores]:
         """Returns `scores`, or `served_scores`; raises `Skip` if there are none."""

@@ -64,6 +64,7 @@ class Feed:
             their values.
         records: the serialized examples that the rows are, none where tensors were made up.
         ranks_known: whether the signature declares how many dimensions each input has.
+        free: size that was made up for further dimensions that are free; 0 if there are none.
     """
 
     inputs: dict[str, np.ndarray]
@@ -73,6 +74,7 @@ class Feed:
     whole: frozenset[str] = frozenset()
     records: tuple[bytes, ...] = ()
     ranks_known: bool = True
+    free: int = 0
 
     @property
     def rows(self) -> int:
@@ -164,10 +166,8 @@ class Scores:
         """Returns the difference of rows from those in the batch; see `difference`."""
         is_half = output in self.half
         batch = self.batch[output]
-        change, certain = difference(rows, expected, batch, is_half=is_half)
-        return (
-            (change, certain) if change or is_half else (_in_a_column(rows, expected, batch), False)
-        )
+        found = difference(rows, expected, batch, is_half=is_half)
+        return found if found[0] or is_half else (_in_a_column(rows, expected, batch), False)
 
     def mixes_rows(self, output: str) -> bool:
         """Whether rows of half precision have the outputs of other rows.

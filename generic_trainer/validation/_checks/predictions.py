@@ -3,26 +3,19 @@
 import base64
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from generic_trainer._core.texts import did_you_mean, reason_of
 from generic_trainer.validation import _scoring
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, untested, warn
-from generic_trainer.validation._feeds import feed_for
-from generic_trainer.validation._lists import filled
+from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
-from generic_trainer.validation._report import keep_example
 from generic_trainer.validation._schema_rows import parsed, without
 from generic_trainer.validation._signatures import Signature
 
-SIZES_REMEDY = (
-    "replace fixed sizes, such as reshape to [1, ...] or x[0], by ones that follow the batch: "
-    "consumers choose them, and a last batch is smaller"
-)
 ROWS_REMEDY = "return one row per example: BulkInferrer and Evaluator split outputs by row"
 NAN_REMEDY = "look for a division by zero, the log of zero, or missing values that became NaN"
 MIXING_REMEDY = (
@@ -34,14 +27,6 @@ FILLING_REMEDY = (
     "fill in a missing value by a number of the training data and not of the batch: a prediction "
     "must not depend on the other rows of a request"
 )
-ALONE_REMEDY = (
-    "give an absent feature the shape that it has in a batch, such as tf.sparse.to_dense of a "
-    "tf.SparseTensor with dense_shape=[batch, 1], or default_value: clients send single rows"
-)
-_ANY_ROW_REMEDY = (
-    "initialise tables and variables when the model is loaded, and use ops that the CPU of a "
-    "server has. If a consumer has others: ServingContract(severities={'scores': 'warn'})"
-)
 _PROBABILITY = re.compile(r"prob(s|as?|ability|abilities)?", re.IGNORECASE)
 _NEARLY = 0.02  # by which half precision may miss 0 and 1
 _GOLDEN_ROWS = 3
@@ -52,140 +37,7 @@ _RANDOM = re.compile(
 )
 
 
-@check(after="loads", needs=("loads", "devices", "signatures_exist", "inputs_read"))
-def scores(model: ModelUnderTest) -> Iterator[Finding]:
-    """Every signature scores a batch, an odd remainder of one, and single rows.
-
-    The rows are the contract's examples if they fit the signature, and made-up ones otherwise. A
-    failure for made-up rows is a warning, as the model may rightly refuse them, unless the error
-    does not depend on the rows. Clients send single rows, so each real one must be scored alone.
-    A signature that computes what one for consumers does is not called a second time.
-
-    Example: a reshape to `[32, 10]`, which the last batch of 7 rows does not fit; a variable that
-    is not initialised when the model is loaded.
-    """
-    for name, signature in model.signatures.items():
-        served = name in model.serving_signatures
-        if not served and (signature.assigns or not signature.inputs):
-            what = "changes the model's variables" if signature.assigns else "takes no inputs"
-            yield untested(f"signature {name!r} {what}: not called")
-            continue
-        if (feed := feed_for(model, signature)) is None:
-            yield untested(f"signature {name!r} takes no dense tensors of raw rows: not called")
-            continue
-        if not served and (same := _same_served(model, signature)):
-            yield note(f"signature {name!r} computes what {same!r} does: not called")
-            continue
-        try:
-            model.score(name, feed)
-            yield note(f"signature {name!r} scored {feed.rows} rows of {feed.source}")
-        except Exception as error:
-            yield from _why_not_scored(model, name, feed, error)
-    model.facts["rows_scored"] = sum(scored.feed.rows for scored in model.served_scores.values())
-    if not model.scores:
-        raise Skip("no row was scored")
-
-
-def _same_served(model: ModelUnderTest, signature: Signature) -> str:
-    """Returns a signature that consumers use and that computes the same; empty if there is none.
-
-    To call both would double the time of this check and of `session`.
-    """
-    served = model.serving_signatures.items()
-    same = (name for name, other in served if signature.call and other.call == signature.call)
-    return next(same, "")
-
-
-def _why_not_scored(
-    model: ModelUnderTest, name: str, feed: _scoring.Feed, error: Exception
-) -> Iterator[Finding]:
-    """Yields findings of a signature that does not score all sizes of batches, or none."""
-    import tensorflow as tf
-
-    loaded = model.loaded.signatures[name]
-    served = name in model.serving_signatures
-    judge = fail if served else warn
-    message = f"signature {name!r} with {feed.source}: {reason_of(error)}"
-    if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
-        yield fail(message, "let the signature allocate less for one batch")
-        return
-    alone = _scored_alone(loaded, feed) if served and feed.divisible else []
-    if served and feed.divisible and _works(loaded, feed.inputs):
-        yield _of_smaller_batches(model, name, feed, alone, message)
-    elif alone and len(alone) == feed.rows and feed.is_coherent:
-        yield fail(f"{message}; single rows are scored", SIZES_REMEDY)
-    elif not alone and _is_of_any_row(model, name, feed, error):
-        yield judge(f"{message}; no request can be answered", _ANY_ROW_REMEDY)
-    elif feed.real:
-        remedy = (
-            "let the signature parse the examples: names, dtypes, default_value of optional ones"
-        )
-        yield judge(message, remedy)
-    else:
-        if alone and feed.is_coherent:
-            with contextlib.suppress(Exception):  # together they may not be scored
-                model.score(name, feed.part(alone))
-                yield note(f"signature {name!r} scored {len(alone)} rows of {feed.source}")
-        yield _of_made_up(feed, message)
-
-
-def _is_of_any_row(model: ModelUnderTest, name: str, feed: _scoring.Feed, error: Exception) -> bool:
-    """Returns whether an error does not depend on the rows."""
-    import tensorflow as tf
-
-    kinds = tf.errors.FailedPreconditionError, tf.errors.NotFoundError
-    if not isinstance(error, (*kinds, tf.errors.UnimplementedError, tf.errors.InternalError)):
-        return False
-    # Ops of other libraries raise any errors, and a made-up word is not the name of a file.
-    by_rows = model.foreign_ops.keys() | set(model.contract.allowed_ops)
-    return feed.real or by_rows.isdisjoint(model.signatures[name].ops)
-
-
-def _of_made_up(feed: _scoring.Feed, message: str) -> Finding:
-    if not feed.records and any(array.dtype == object for array in feed.inputs.values()):
-        return untested(f"{message}: made-up words may well be unknown")
-    subject = "these are made up" if feed.is_coherent else "made-up inputs may not fit together"
-    return warn(message, f"name real rows with ServingContract(examples=...): {subject}")
-
-
-def _of_smaller_batches(
-    model: ModelUnderTest, name: str, feed: _scoring.Feed, alone: Sequence[int], message: str
-) -> Finding:
-    """Returns the finding of a signature that scores a batch, and smaller ones not."""
-    message += f"; a batch of {feed.rows} is scored, and smaller ones are not"
-    missed = [row for row in range(feed.rows) if row not in alone]
-    if not feed.real:
-        return model.of_rows(feed.is_coherent, message, SIZES_REMEDY)
-    if not (alone and missed):
-        return fail(message, SIZES_REMEDY, may_be_meant=True)
-    examples = parsed(feed.records)
-    present = [filled(example) for example in examples]
-    absent = set.intersection(*(present[row] for row in alone)) - present[missed[0]]
-    absent &= model.signatures[name].features.keys() or absent
-    message += f": {len(alone)} examples are scored alone, and example {missed[0]} is not"
-    message += f", which lacks {sorted(absent)}" if absent else ""
-    message += f"; {keep_example(model.facts, examples[missed[0]])}"
-    return fail(message, ALONE_REMEDY, may_be_meant=True)
-
-
-def _works(loaded: Any, inputs: dict[str, np.ndarray]) -> bool:
-    with contextlib.suppress(Exception):
-        _scoring.call(loaded, inputs)
-        return True
-    return False
-
-
-def _scored_alone(loaded: Any, feed: _scoring.Feed) -> list[int]:
-    """Returns the rows that can be scored alone, none if the first ones cannot."""
-    scored = []
-    for row in range(feed.rows):
-        scored += [row] * _works(loaded, feed.take([row]))
-        if row == _scoring.ODD_ROWS and not scored:
-            break
-    return scored
-
-
-@check(needs=("scores",), decided_by="rows")
+@check(after="scores", needs=("scores",), decided_by="rows")
 def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
     """The first dimension of every output is the number of rows.
 
@@ -311,7 +163,8 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
 
     If the same request gets different answers, predictions cannot be explained, cached, or compared
     with those of the next model. Outputs that depend on a variable that calls change, too slowly
-    for two calls to show it, or on a little noise, cause a warning.
+    for two calls to show it, or on a little noise, cause a warning, and so do differences of
+    made-up rows whose free dimensions are made up, too.
 
     Example: dropout that is active in the exported function: `model(x, training=True)`; an LSTM
     with `stateful=True`.
@@ -328,7 +181,8 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
                 message = f"signature {name!r}, output {key!r}: the second call gives {changed}"
                 if variables := ", ".join(map(repr, signature.assigned[:_MAX_VARIABLES])):
                     message += f"; each call assigns {variables}"
-                yield model.of_rows(certain and served, message, remedy)
+                certain = certain and served and not scored.feed.free
+                yield model.of_rows(certain, message, remedy)
         if served and not varied and signature.remembered and model.changes_state(name):
             variables = ", ".join(map(repr, signature.remembered[:_MAX_VARIABLES]))
             message = (
@@ -360,7 +214,7 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
     """A row scored alone, or in a smaller batch, has the outputs that it has in the full batch.
 
     A prediction that depends on its neighbours changes with the traffic, which the Evaluator's
-    batches do not show.
+    batches do not show. It is a warning for made-up rows whose free dimensions are made up, too.
 
     Example: `BatchNormalization` called with `training=True`; scores that are divided by the sum
     over the batch.
@@ -374,7 +228,7 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
             message, certain = first_difference(scored, key)
             if message:
                 message = f"signature {name!r}, output {key!r}: {message}"
-                certain = certain and name in model.serving_signatures
+                certain = certain and name in model.serving_signatures and not scored.feed.free
                 yield model.of_rows(certain, message, MIXING_REMEDY)
     if not compared:
         raise Skip("nothing to test: no output has rows that can be scored alone")
@@ -488,7 +342,7 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, _scoring.Scores]]:
     """Yields the signatures that consumers call and that serialized examples have scored."""
-    for name, scored in model.served_scores.items():
+    for name, scored in model.fresh(model.served_scores).items():
         if scored.feed.serialized and scored.feed.divisible:
             yield name, scored
 

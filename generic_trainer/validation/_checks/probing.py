@@ -18,14 +18,13 @@ from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._checks.neighbours import beside_others
 from generic_trainer.validation._checks.predictions import (
-    ALONE_REMEDY,
     FILLING_REMEDY,
     MIXING_REMEDY,
     NAN_REMEDY,
     ROWS_REMEDY,
-    SIZES_REMEDY,
     first_difference,
 )
+from generic_trainer.validation._checks.scores import ALONE_REMEDY, SIZES_REMEDY
 from generic_trainer.validation._evidence import RECORDS
 from generic_trainer.validation._feeds import input_features, inputs_of
 from generic_trainer.validation._lists import filled, parallel_lists, partitions
@@ -97,7 +96,7 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
         optional = {f.name for f in features_in_use(model.evidence.schema) if is_optional(f)}
     optional -= model.evidence.label_keys
     tested = False
-    for name, scored in model.scored(served=True).items():
+    for name, scored in model.fresh(model.scored(served=True)).items():
         if scored.feed.serialized and scored.feed.divisible:
             # It takes one call where all is well, and is worth that whatever is left.
             with model.at_least(1.0) as budget:
@@ -252,7 +251,8 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
     Example: an attention mask that is traced for 64 rows; memory that grows with the square of the
     batch.
     """
-    probed = [(n, s) for n, s in model.served_scores.items() if s.feed.divisible]
+    scores = model.fresh(model.served_scores)
+    probed = [(n, s) for n, s in scores.items() if s.feed.divisible]
     if not probed or not model.budget.allows(1):
         raise Skip("no signature with a free batch was called, or probe_s is used up")
     tested = False
@@ -310,7 +310,8 @@ def _of_size(
         if changed and certain and not scored.varies(key)[0]:
             message = f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}"
             remedy = "a prediction must not depend on the number of rows in its batch"
-            yield model.of_rows(True, message, f"{remedy}: {MIXING_REMEDY}")
+            certain = not scored.feed.free
+            yield model.of_rows(certain, message, f"{remedy}: {MIXING_REMEDY}")
 
 
 def _of_made_up(
@@ -410,7 +411,7 @@ def _probed(model: ModelUnderTest) -> list[tuple[str, _scoring.Scores]]:
     """Returns the signatures whose rows are examples, of which any number can be called."""
     if not model.budget.allows(1):
         return []
-    served = model.served_scores.items()
+    served = model.fresh(model.served_scores).items()
     return [(n, scored) for n, scored in served if scored.feed.records and scored.feed.divisible]
 
 

@@ -4,11 +4,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
-from generic_trainer.validation._contract import BULK_INFERRER, SignatureSpec
+from generic_trainer.validation._contract import BULK_INFERRER, INFRA_VALIDATOR, SignatureSpec
 from generic_trainer.validation._graph import Graph, node_name, tensors_of
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
+from generic_trainer.validation._scoring import ODD_ROWS
 from generic_trainer.validation._signatures import Signature, Tensor, described, dims_of, fits
 
 _SERIALIZED_REMEDY = (
@@ -127,6 +130,10 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
         list(map(str, signature.inputs.values())) for signature in signatures.values()
     ]:
         return
+    contract = model.contract
+    wanted = contract.signatures and (
+        not contract.consumers or contract.is_read_by(INFRA_VALIDATOR)
+    )
     for name, signature in signatures.items():
         callers = "InfraValidator" if signature.is_serialized else "BulkInferrer and InfraValidator"
         message = (
@@ -135,7 +142,7 @@ def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
         )
         if inferred and not signature.is_serialized:
             yield fail(message, _SERIALIZED_REMEDY, may_be_meant=True)
-        elif model.contract.signatures:  # the contract names those that the consumers use
+        elif wanted:
             yield warn(message, _SERIALIZED_REMEDY)
         else:
             yield note(message)
@@ -164,12 +171,13 @@ def batch_dimension(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _unbatched(model, "input", remedy)
 
 
-@check(needs=("signatures_exist",), decided_by="code")
+@check(after="scores", needs=("loads", "signatures_exist"), decided_by="rows")
 def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
     """The first dimension of every output is the batch: BulkInferrer and Evaluator split by it.
 
     A mean over the batch, or a constant among the outputs, has no row for the example it belongs
-    to: BulkInferrer fails, and an Evaluator may score the wrong rows.
+    to: BulkInferrer fails, and an Evaluator may score the wrong rows. If batches of two sizes gave
+    a row for each example, the declared shape is wrong, which is a warning.
 
     Example: a signature that returns `{"loss": tf.reduce_mean(losses)}`.
     """
@@ -185,10 +193,22 @@ def _unbatched(model: ModelUnderTest, kind: str, remedy: str) -> Iterator[Findin
                     f"signature {name!r}: the first dimension of {kind} {key!r} should be None, "
                     f"found {tensor}"
                 )
-                yield model.per_row(message, remedy)
+                finding = model.per_row(message, remedy)
+                if kind == "output" and finding.status == "fail" and _has_rows(model, name, key):
+                    message += "; it has one row per example"
+                    finding = warn(message, "declare the shape that it has: remove the set_shape")
+                yield finding
 
 
-@check(needs=("signatures_exist",), decided_by="code")
+def _has_rows(model: ModelUnderTest, name: str, output: str) -> bool:
+    """Whether batches of two sizes have given an output one row per example."""
+    scored = model.scores.get(name)
+    if scored is None or not scored.feed.divisible or not scored.has_rows(output):
+        return False
+    return len(np.atleast_1d(scored.odd[output])) == min(ODD_ROWS, scored.feed.rows) > 1
+
+
+@check(after="batch_dimension", needs=("signatures_exist",), decided_by="code")
 def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
     """Inputs and outputs name tensors of the graph, of the dtypes that they declare.
 
