@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from generic_trainer._core.files import files_below, fingerprint_of_file, gfile
+from generic_trainer._core.files import files_below, fingerprint_of_file, gfile, is_remote
 from generic_trainer._core.keras import LEGACY_VARIABLE, legacy_setting
 from generic_trainer._core.texts import record_has_module
 from generic_trainer._core.values import digest
@@ -138,11 +138,10 @@ def _is_name(uri: str) -> bool:
     """Whether a URI is no path: projects/1/models/2, bq://project.table or https://example.org."""
     import tensorflow as tf
 
-    scheme = uri.partition("://")[0] if "://" in uri else ""
-    if os.path.isabs(uri) or scheme in _STORES:
+    if os.path.isabs(uri) or uri.partition(":")[0] in _STORES:
         return False
     try:
-        return not (gfile().exists(uri) or gfile().glob(uri) or scheme)
+        return not (gfile().exists(uri) or gfile().glob(uri) or is_remote(uri))
     except tf.errors.UnimplementedError:  # the scheme is none of a file system
         return True
     except Exception:  # which the digest of the files reports
