@@ -234,14 +234,17 @@ def test_sends_runs_to_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker.start(name="Trainer 1", uri=uri, experiment="My penguins", directory="/")
     tracker.log_params({"net.depth": 3, "module": "m"})
     tracker.log_metrics([Metric("train/loss", 0.5, 2, 0.0)])
-    runs["trainer-1"].log_metrics.side_effect = OSError
+    [(name, run)] = runs.items()
+    assert name.startswith("trainer-1-")
+    run.log_metrics.side_effect = OSError
     with pytest.raises(OSError):
         tracker.end("failed")
+    tracker.start(name="Trainer 1", uri=uri, experiment="My penguins", directory="/elsewhere")
+    assert len(runs) == 2
 
-    aiplatform.init.assert_called_once_with(
+    aiplatform.init.assert_called_with(
         project="mine", location="europe-west4", experiment="my-penguins"
     )
-    run = runs["trainer-1"]
     run.log_params.assert_called_once_with({"net.depth": 3, "module": "m"})
     run.log_time_series_metrics.assert_called_once_with({"train/loss": 0.5}, step=2)
     run.log_metrics.assert_called_once_with({"train.loss": 0.5})
