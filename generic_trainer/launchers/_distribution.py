@@ -25,6 +25,9 @@ from generic_trainer._core.texts import describe, shown
 from generic_trainer.errors import ConfigurationError, raise_problems
 from generic_trainer.launchers._registry import find_launcher
 
+_AbsolutePath = Annotated[
+    str, pydantic.Field(pattern="^/"), Expected("an absolute path, such as '/pipelines'")
+]
 DEFAULT_GPU_TYPE = "nvidia.com/gpu"
 # Each process has a port, and a connection to all others.
 _AT_MOST = pydantic.Field(le=10_000)
@@ -69,7 +72,7 @@ class KubernetesOptions(Options):
     image: Text
     namespace: str = "default"
     service_account: str | None = None
-    volumes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    volumes: Mapping[str, _AbsolutePath] = dataclasses.field(default_factory=dict)
     node_selector: Mapping[str, str] = dataclasses.field(default_factory=dict)
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

@@ -33,7 +33,13 @@ class MlflowTracker:
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Logs parameters."""
-        values = [Param(_name(key), str(value)[:_MAX_CHARACTERS]) for key, value in params.items()]
+        named: dict[str, str] = {}
+        for key, value in params.items():
+            name = _name(key)
+            while name in named:  # MLflow refuses another value of a parameter
+                name += "_"
+            named[name] = str(value)[:_MAX_CHARACTERS]
+        values = [Param(name, value) for name, value in named.items()]
         for start in range(0, len(values), _MAX_PARAMS):
             self._client.log_batch(self._run, params=values[start : start + _MAX_PARAMS])
 
@@ -60,4 +66,6 @@ class MlflowTracker:
 
 
 def _name(name: str) -> str:
-    return re.sub(r"[^\w\-. :/]", "_", name)
+    """Returns a name that MLflow takes: it refuses other characters, paths and lengths."""
+    name = re.sub(r"[^\w\-. :/]", "_", name)
+    return "/".join(part for part in name.split("/") if part.strip("."))[:240].rstrip("/") or "_"

@@ -1,6 +1,7 @@
 """Vertex AI Experiments: an experiment run."""
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,9 @@ class VertexTracker:
         board = aiplatform.Experiment(experiment).get_backing_tensorboard_resource()
         self._has_tensorboard = board is not None
         self._last: dict[str, float] = {}
-        self._run = aiplatform.ExperimentRun.create(_id(name), experiment=experiment)
+        # Names are unique in an experiment, and runs of other directories have equal names.
+        run = f"{_id(name)[:115]}-{secrets.token_hex(4)}"
+        self._run = aiplatform.ExperimentRun.create(run, experiment=experiment)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Logs parameters."""

@@ -194,14 +194,16 @@ def _ending_fit(keras: ModuleType, arguments: dict[str, Any]) -> Iterator[None]:
 
 
 def _may_stop(arguments: Mapping[str, Any]) -> bool:
-    """Returns whether a callback of the user's own class could end a pass over endless data."""
+    """Returns whether a callback of the user's own code could end a pass over endless data."""
     callbacks = arguments.get("callbacks") or ()
     callbacks = callbacks if isinstance(callbacks, (list, tuple)) else (callbacks,)
     return not all(map(_is_of_library, callbacks))
 
 
 def _is_of_library(callback: Any) -> bool:
-    return type(callback).__module__.split(".")[0] in _LIBRARIES
+    kind = type(callback)
+    # The functions of a LambdaCallback are the user's.
+    return kind.__name__ != "LambdaCallback" and kind.__module__.split(".")[0] in _LIBRARIES
 
 
 def _refuse_endless(method: str, arguments: Mapping[str, Any], data: str, steps: str) -> None:

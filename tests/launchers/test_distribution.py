@@ -42,6 +42,7 @@ def test_defaults_are_left_out_of_the_json() -> None:
         ('{"ray": {"connect_timeout_s": "x"}}', "ray.connect_timeout_s must be a number"),
         ('{"ray": {"runtime_env": []}}', "ray.runtime_env must be a dict"),
         ('{"tfjob": {}}', "tfjob.image is required"),
+        ('{"tfjob": {"image": "i", "volumes": {"c": "p"}}}', "volumes.c must be an absolute path"),
     ],
 )
 def test_wrong_json_is_refused_with_the_field(text: str, message: str) -> None:

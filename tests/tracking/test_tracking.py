@@ -159,6 +159,21 @@ def test_sends_runs_to_mlflow(tracked: Tracked) -> None:
     assert helpers.scores_of(artifacts / "model", 3.0) == [6.0]
 
 
+def test_names_are_such_that_mlflow_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    pytest.importorskip("mlflow", reason="needs the extra `mlflow`")
+    from generic_trainer.tracking._mlflow import MlflowTracker
+
+    names = ("a//b", "/x", "../y", "loss (m²)", "l=r", "l_r", "k" * 300, "..")
+    tracker = MlflowTracker()
+    tracker.start(name="n", uri=f"file://{tmp_path}", experiment="e", directory="")
+    tracker.log_params({name: number for number, name in enumerate(names)})
+    tracker.log_metrics([Metric(name, 1.0, 1, 0.0) for name in names])
+    tracker.end("finished")
+
+
 def test_writes_runs_of_wandb_offline(tracked: Tracked) -> None:
     if importlib.util.find_spec("wandb") is None:
         pytest.skip("needs the extra `wandb`, which is large")
@@ -234,14 +249,17 @@ def test_sends_runs_to_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker.start(name="Trainer 1", uri=uri, experiment="My penguins", directory="/")
     tracker.log_params({"net.depth": 3, "module": "m"})
     tracker.log_metrics([Metric("train/loss", 0.5, 2, 0.0)])
-    runs["trainer-1"].log_metrics.side_effect = OSError
+    [(name, run)] = runs.items()
+    assert name.startswith("trainer-1-")
+    run.log_metrics.side_effect = OSError
     with pytest.raises(OSError):
         tracker.end("failed")
+    tracker.start(name="Trainer 1", uri=uri, experiment="My penguins", directory="/elsewhere")
+    assert len(runs) == 2
 
-    aiplatform.init.assert_called_once_with(
+    aiplatform.init.assert_called_with(
         project="mine", location="europe-west4", experiment="my-penguins"
     )
-    run = runs["trainer-1"]
     run.log_params.assert_called_once_with({"net.depth": 3, "module": "m"})
     run.log_time_series_metrics.assert_called_once_with({"train/loss": 0.5}, step=2)
     run.log_metrics.assert_called_once_with({"train.loss": 0.5})

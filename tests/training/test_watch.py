@@ -93,6 +93,16 @@ def test_a_callback_may_end_a_fit_on_endless_data(tmp_path: Path) -> None:
         model.fit(batches().repeat(), callbacks=[Stops()], verbose=0)
 
 
+def test_a_function_of_a_callback_may_end_a_fit_on_endless_data(tmp_path: Path) -> None:
+    def stop(batch: int, logs: Any) -> None:
+        model.stop_training = True
+
+    model = linear(keras)
+    stops = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+    with watched(str(tmp_path)):
+        model.fit(batches().repeat(), callbacks=[stops], verbose=0)
+
+
 def test_a_long_validation_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("generic_trainer.training._watch._EVERY_S", 0.05)
     model = linear(keras, run_eagerly=True)

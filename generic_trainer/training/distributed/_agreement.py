@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._walk import walk
 from generic_trainer.training.distributed._runtime import Runtime
+
+_FIXED = np.cos(np.arange(1.0, 1 << 16))
+_ROUNDING = 1e-3  # differences of this share of a variable's norm
 
 
 def agree_to_fit(connected: Runtime, model: Any, params: Mapping[str, Any]) -> None:
@@ -36,6 +40,49 @@ def agree_on_variables(connected: Runtime, variables: Iterable[Any]) -> None:
         ConfigurationError: names, types or shapes differ.
     """
     connected.agree("about to start", [*_listed("variable", variables)])
+
+
+def agree_on_values(connected: Runtime, model: Any) -> None:
+    """Raises an error in all workers unless a fit has given their models the same weights.
+
+    Args:
+        connected: the connection with the other workers.
+        model: a model of Keras 3.
+
+    Raises:
+        ConfigurationError: trainable weights or variables of the optimizer differ.
+    """
+    variables = [*model.trainable_variables, *model.optimizer.variables]
+    variables = [each for each in variables if tf.as_dtype(each.dtype).is_floating]
+    of_all = connected.exchange("at the end of fit", [_summary(each) for each in variables])
+    for number, variable in enumerate(variables):
+        dots, norms = zip(*(of_worker[number] for of_worker in of_all), strict=True)
+        atol = _ROUNDING * max(norms)
+        close = np.isclose(dots, dots[0], rtol=0, atol=atol, equal_nan=True)
+        if not np.all(close):
+            raise ConfigurationError(
+                f"The workers have trained different models: {variable.path} has other values in "
+                f"{connected.tasks[int(np.argmin(close))].name} than in {connected.tasks[0].name}. "
+                "Expected all workers to change variables alike: by an optimizer, whose gradients "
+                "are averaged. A callback sees the logs of its worker's share during an epoch; "
+                "where it sets a variable by them, such as the learning rate, let it do so at the "
+                "end of an epoch, or by training.distributed.all_reduce of the logs. A train_step "
+                "that assigns weights itself needs training.distributed.average_gradients."
+            )
+
+
+def _summary(variable: Any) -> tuple[float, float]:
+    """Returns the product of a variable's values with fixed numbers, and their norm.
+
+    Values of other machines or of a GPU may be rounded otherwise, so that a digest would differ.
+    """
+    values = np.ravel(variable.numpy())
+    dot = square = 0.0
+    for start in range(0, values.size, _FIXED.size):
+        part = values[start : start + _FIXED.size].astype(np.float64)
+        dot += float(part @ _FIXED[: part.size])
+        square += float(part @ part)
+    return dot, square**0.5
 
 
 def _facts(model: Any, params: Mapping[str, Any]) -> Iterator[str]:

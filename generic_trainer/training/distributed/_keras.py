@@ -10,11 +10,12 @@ those of Keras again.
 import contextlib
 import functools
 import inspect
-import statistics
+import math
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core import internals
@@ -22,8 +23,8 @@ from generic_trainer._core.keras import keras_3_package
 from generic_trainer.training._walk import walk
 from generic_trainer.training._watch import one_more_callback
 from generic_trainer.training.distributed import _collectives
-from generic_trainer.training.distributed._agreement import agree_to_fit
-from generic_trainer.training.distributed._runtime import Runtime, explained_failures, runtime
+from generic_trainer.training.distributed._agreement import agree_on_values, agree_to_fit
+from generic_trainer.training.distributed._runtime import explained_failures, runtime
 from generic_trainer.training.distributed._shares import is_own, without_length
 from generic_trainer.training.distributed._strategy import (
     DataParallelStrategy,
@@ -82,22 +83,55 @@ def keep_metrics_in_worker_0(model: Any, *, are_sums: bool) -> None:
     assign_all(variables, [*map(tf.zeros_like, values)] if strategy.connected.rank else sums)
 
 
-def _mean_logs(connected: Runtime, logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns logs in which each number is the mean over all workers.
+def _mean_logs(
+    strategy: DataParallelStrategy, logs: Mapping[str, Any], results: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns logs in which each number is the mean over all workers, and which are metrics.
 
-    Callbacks such as EarlyStopping read the logs, so all workers take the same decisions.
+    Callbacks such as EarlyStopping read the logs, so all workers take the same decisions. The last
+    step has computed the logs, so its rows are the weights of the workers.
+
+    Args:
+        strategy: of the model.
+        logs: what the last step has returned on this worker.
+        results: of the model's metrics, by name, on this worker.
+
+    Returns:
+        The logs; and for each number that is the result of a metric, the name of that metric.
     """
-    numbers = {
+    numbers, metrics = _numbers(logs), _numbers(results)
+    alike = {name: [*filter(_is(value, metrics), metrics)] for name, value in numbers.items()}
+    own = {"rows": int(strategy.last_rows), "numbers": numbers, "alike": alike}
+    of_all = strategy.connected.exchange("at the end of an epoch", own)
+    # The step of a worker without rows has counted a row that its metrics have not.
+    of_all = [each for each in of_all if each["rows"]] or of_all
+    means: dict[str, float] = {}
+    names: dict[str, str] = {}
+    for name in numbers:
+        having = [each for each in of_all if name in each["numbers"]]
+        if having:
+            rows = [max(1, each["rows"]) for each in having]
+            values = [each["numbers"][name] for each in having]
+            means[name] = float(np.average(values, weights=rows))
+            common = set(metrics).intersection(*(each["alike"][name] for each in having))
+            names |= {name: min(common, key=lambda each: (each != name, each))} if common else {}
+    return {**logs, **means}, names
+
+
+def _numbers(logs: Any) -> dict[str, float]:
+    return {
         name: float(value)
-        for name, value in logs.items()
+        for name, value in (logs.items() if isinstance(logs, Mapping) else ())
         if isinstance(value, (int, float)) or getattr(value, "shape", None) == ()
     }
-    of_all = connected.exchange("at the end of an epoch", numbers)
-    means = {
-        name: statistics.fmean(numbers_of_worker[name] for numbers_of_worker in of_all)
-        for name in numbers
-    }
-    return {**logs, **means}
+
+
+def _is(value: float, metrics: Mapping[str, float]) -> Callable[[str], bool]:
+    """Returns whether a value is that of a metric, which XLA may have rounded otherwise."""
+    return lambda name: (
+        math.isclose(value, metrics[name], rel_tol=1e-5)
+        or (math.isnan(value) and math.isnan(metrics[name]))
+    )
 
 
 # ---- methods of Keras's classes ------------------------------------------------------------------
@@ -143,16 +177,17 @@ def _fit(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArgu
         _start_from_worker_0(start.model)
 
     def end(logs: Any) -> None:
-        strategy.connected.exchange("at the end of fit", None)
+        agree_on_values(strategy.connected, start.model)
 
     start = keras.callbacks.LambdaCallback(on_train_begin=begin, on_train_end=end)
-    with one_more_callback(keras, bound.arguments, start), explained_failures():
+    callback = one_more_callback(keras, bound.arguments, start)
+    with strategy.setting(is_counted=True), callback, explained_failures():
         return original(bound)
 
 
 def _evaluate(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     # A dataset that only this worker reads has just its data already.
-    with strategy.setting(is_whole=is_own(bound.arguments.get("x"))):
+    with strategy.setting(is_counted=True, is_whole=is_own(bound.arguments.get("x"))):
         return original(bound)
 
 
@@ -169,12 +204,19 @@ def _make_function(
     for name in ("train_step", "test_step"):  # by whose owner it knows the model
         step = getattr(model, name)
         if getattr(step, "__self__", None) is not model:  # it is a `tf.function`, for example
+            step = functools.partial(_traced_anew, step)
             setattr(model, name, types.MethodType(lambda _, data, step=step: step(data), model))
     asked = model.jit_compile
     model.jit_compile = False
     function = original(bound)
     model.jit_compile = asked
     return function
+
+
+def _traced_anew(step: Any, data: Any) -> Any:
+    """Calls a step that is a `tf.function`, whose earlier traces belong to another function."""
+    function = getattr(step, "python_function", None)
+    return step(data) if function is None else tf.function(function)(data)
 
 
 def _build(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
@@ -188,11 +230,15 @@ def _build(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundAr
 def _results(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     # This exchange must come before any collective: workers with more batches notice a worker that
     # waits in an exchange, but not one that waits in a collective.
-    bound.arguments["logs"] = _mean_logs(strategy.connected, bound.arguments["logs"])
-    variables = [variable.value for variable in bound.args[0].metrics_variables]
+    model, logs = bound.args[0], bound.arguments["logs"]
+    bound.arguments["logs"], names = _mean_logs(strategy, logs, model.get_metrics_result())
+    variables = [variable.value for variable in model.metrics_variables]
     own = [variable.read_value() for variable in variables]
     assign_all(variables, _collectives.all_reduce(own))
     logs = original(bound)
+    if logs is bound.arguments["logs"]:  # a step of the user's own may return some of the metrics
+        results = model.get_metrics_result()
+        logs = {**logs, **{name: float(results[metric]) for name, metric in names.items()}}
     assign_all(variables, own)
     return logs
 
@@ -206,16 +252,29 @@ def _apply(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundAr
     if strategy.rows is None:  # a custom loop divides its loss by the global batch size
         bound.arguments["grads"] = _collectives.all_reduce(gradients)
     else:  # the step of a model has a mean loss
-        bound.arguments["grads"] = _collectives.average_gradients(gradients, rows=strategy.rows)
+        # The mean of the ones is 1, or 0 if no worker has rows.
+        *bound.arguments["grads"], has_rows = _collectives.average_gradients(
+            [*gradients, tf.constant(1.0)], rows=strategy.rows
+        )
         strategy.has_averaged = True
     with strategy.setting(gradients_are_averaged=True):
-        return original(bound)
+        if not strategy.may_lack_rows:
+            return original(bound)
+
+        def step() -> tf.Tensor:
+            original(bound)
+            return has_rows
+
+        tf.cond(has_rows > 0, step, lambda: has_rows)
+        return getattr(bound.args[0], "iterations", None)
 
 
 def _loss(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
-    loss = original(bound)
-    if strategy.rows is None or strategy.is_whole or bound.args[0].reduction != "sum":
-        return loss
+    is_sum = strategy.rows is not None and bound.args[0].reduction == "sum"
+    if not is_sum or strategy.is_whole or strategy.is_in_loss:
+        return original(bound)
+    with strategy.setting(is_in_loss=True):  # one that it calls is a part of it
+        loss = original(bound)
     # The loss of a worker is a sum over its rows, but gradients are averaged, weighted by rows.
     # Scaled by all rows / own rows, the weighted mean of the losses is their sum over the workers.
     rows = tf.cast(strategy.rows, tf.float32)

@@ -201,7 +201,10 @@ class Runtime:
         self.failure = (
             f"{self.tasks[note['rank']].name} is {note['place']} and waits for the others, but "
             f"{self.tasks[self.rank].name} has begun one step more. Expected as many batches "
-            "on all workers: give all of them the same dataset, of which each trains its share."
+            "on all workers: give all of them the same dataset, of which each trains its share. A "
+            "callback that sets stop_training by the logs of a batch, such as TerminateOnNaN, sees "
+            "those of one share, and stops one worker alone: let it ask the others by "
+            "training.distributed.agree_to_stop after each batch, or stop at the end of an epoch."
         )
         _logger.error("%s", self.failure)
         self.publish(f"{number}/{self.rank}", {"failure": self.failure})

@@ -1,14 +1,38 @@
 """Division of batches: each worker trains on its share of the rows of every batch."""
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 _OFF = tf.data.experimental.AutoShardPolicy.OFF
 
 
-def share_of(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+class Share(NamedTuple):
+    """A worker's rows of a batch that all workers read; without any, a row of another worker.
+
+    A worker without rows must run the step as well. With a row of the data its preprocessing can
+    do what it does with any other; a made-up row could be a word that no vocabulary has.
+
+    Attributes:
+        batch: the rows, at least one if the whole batch has one.
+        rows: int32 [], the number of those that are this worker's own.
+    """
+
+    batch: Any
+    rows: Any
+
+
+class OwnShare(NamedTuple):
+    """A part of a batch that only this worker reads; see `Share`. All workers may lack rows."""
+
+    batch: Any
+    rows: Any
+
+
+def share_of(
+    dataset: tf.data.Dataset, rank: int, size: int, is_counted: bool = False
+) -> tf.data.Dataset:
     """Returns a dataset with this worker's rows of each batch.
 
     1. Of a batch of B rows, worker r of n gets those from r B / n up to, but not including,
@@ -25,16 +49,24 @@ def share_of(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
         dataset: a dataset of batches; the first axis of all tensors of rank 1 and more is the rows.
         rank: the number of the worker.
         size: the number of workers.
+        is_counted: whether the elements are to be a `Share` or `OwnShare` each, instead of the
+            rows alone.
     """
     # `map` unpacks an element that is a tuple into arguments, also one of a single item.
     is_tuple = type(dataset.element_spec) is tuple
+
+    def share(kind: type[Share] | type[OwnShare], batch: Any, part: Any) -> Any:
+        if not is_counted:
+            return share_of_rows(batch, part, size)
+        start, end = _bounds(batch, part, size)
+        return kind(_cut(batch, start, tf.maximum(end, start + 1)), tf.cast(end - start, tf.int32))
+
     if is_own(dataset):
 
         @tf.autograph.experimental.do_not_convert
         def cut(*batch: Any) -> tf.data.Dataset:
             parts = tf.data.Dataset.range(size, output_type=tf.int32)
-            element = batch if is_tuple else batch[0]
-            return parts.map(lambda part: share_of_rows(element, part, size))
+            return parts.map(lambda part: share(OwnShare, batch if is_tuple else batch[0], part))
 
         return dataset.flat_map(cut)
     options = tf.data.Options()
@@ -42,7 +74,7 @@ def share_of(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
     options.experimental_optimization.inject_prefetch = False
     options.deterministic = True  # all workers need the same order
     own = tf.autograph.experimental.do_not_convert(
-        lambda *batch: share_of_rows(batch if is_tuple else batch[0], rank, size)
+        lambda *batch: share(Share, batch if is_tuple else batch[0], rank)
     )
     return dataset.prefetch(tf.data.AUTOTUNE).map(own).with_options(options)
 
@@ -98,10 +130,21 @@ def at_least_a_row(structure: Any, rows: Any) -> Any:
 
 def share_of_rows(batch: Any, part: Any, size: int) -> Any:
     """Returns part number `part` of a batch whose rows are split into `size` parts."""
-    count = number_of_rows(batch)
-    start = part * count // size
-    end = (part + 1) * count // size
+    return _cut(batch, *_bounds(batch, part, size))
 
+
+def rows_of(share: Share | OwnShare) -> Any:
+    """Returns the rows of a share that are this worker's own."""
+    return _cut(share.batch, 0, share.rows)
+
+
+def _bounds(batch: Any, part: Any, size: int) -> tuple[Any, Any]:
+    """Returns the numbers of the first row of a part of a batch, and of the first one after it."""
+    count = number_of_rows(batch)
+    return part * count // size, (part + 1) * count // size
+
+
+def _cut(batch: Any, start: Any, end: Any) -> Any:
     def cut(tensor: Any) -> Any:
         if not _has_rows(tensor):
             return tensor

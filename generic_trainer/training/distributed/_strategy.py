@@ -10,8 +10,8 @@ The last two batches of an epoch, of 3 rows and of 1, on two workers::
     loss             mean of 1 row          mean of 2 rows
     gradients        g                      g'                     (1 g + 2 g') / 3
     moving mean      changes by d           changes by d'          changes by (1 d + 2 d') / 3
-    batch of 1       no row: a row of       row 0
-                     zeros, weight 0
+    batch of 1       no row: runs on        row 0
+                     row 0, weight 0
     gradients        thrown away            g'                     g'
     metrics          put back               count 1 row
 
@@ -38,7 +38,14 @@ from generic_trainer.training.distributed._collectives import (
     is_number,
 )
 from generic_trainer.training.distributed._runtime import Runtime
-from generic_trainer.training.distributed._shares import at_least_a_row, number_of_rows, share_of
+from generic_trainer.training.distributed._shares import (
+    OwnShare,
+    Share,
+    at_least_a_row,
+    number_of_rows,
+    rows_of,
+    share_of,
+)
 
 _MEAN = tf.distribute.ReduceOp.MEAN
 
@@ -53,7 +60,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
     3. `run` calls the function on this worker; `reduce` and `gather` combine the values of all
        workers.
     4. In a step of a Keras model, loss and gradients are means over this worker's rows, which
-       `_keras` averages. A worker without rows runs the step on a row of zeros, without weight.
+       `_keras` averages. A worker without rows runs the step on a row of another, without weight.
 
     Attributes:
         connected: the connection of the workers.
@@ -66,6 +73,10 @@ class DataParallelStrategy(tf.distribute.Strategy):
         has_averaged: whether the step that is being run or traced has averaged gradients, as a step
             of training does.
         is_whole: whether each worker computes on whole batches instead of its share of them.
+        is_counted: whether datasets are to be distributed to a method of Keras, as `Share`s.
+        may_lack_rows: whether the step that is being run or traced may have no rows in any worker.
+        is_in_loss: whether a loss that is a sum is being computed.
+        last_rows: int32 [], the number of this worker's rows in the last step of a model.
     """
 
     def __init__(self, connected: Runtime) -> None:
@@ -77,6 +88,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
         self.variables: list[Callable[[], Any]] = []
         self.element_spec: Any = None
         self.is_whole = False
+        self.is_counted = False
+        self.may_lack_rows = False
+        self.is_in_loss = False
+        with tf.device("CPU:0"):
+            self.last_rows = tf.Variable(0, dtype=tf.int32, trainable=False, name="last_rows")
         super().__init__(_Extended(self))
 
     @property
@@ -86,28 +102,48 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Calls a function with this worker's part of its arguments; see `tf.distribute`."""
+        # AutoGraph converts this method if a user's `tf.function` calls it. It shall convert the
+        # user's function, which it would no longer do within `_run`, and nothing else.
+        autograph = tf.__internal__.autograph
+        context = autograph.control_status_ctx()
+        converted = autograph.tf_convert(fn, context, convert_by_default=False)
+        return self._run(fn, converted, args, kwargs, options)
+
+    @tf.autograph.experimental.do_not_convert
+    def _run(self, fn: Any, converted: Any, args: Any, kwargs: Any, options: Any) -> Any:
         self._start_alike()
         keras: Any = keras_3_package()
         model = getattr(fn, "__self__", None)
+        share = args[0] if args and isinstance(args[0], (Share, OwnShare)) else None
         if not isinstance(model, keras.Model):
-            return super().run(fn, args, kwargs, options)
+            args = args if share is None else (rows_of(share), *args[1:])
+            return super().run(converted, args, kwargs, options)
+        if share is not None:
+            args = (share.batch, *args[1:])
         rows = number_of_rows(args)
         args = at_least_a_row(args, rows)
+        rows = rows if share is None else share.rows
+        self.last_rows.assign(rows)
         metrics = [variable.value for variable in model.metrics_variables]
         before = [variable.read_value() for variable in metrics]
         statistics = [(variable, variable.read_value()) for variable in _statistics(model)]
         # Keras's own `jit_compile` would include the sums over workers; see `uncompiled`.
         compiled = tf.xla.experimental.jit_scope if model.jit_compile else contextlib.nullcontext
-        with self.setting(rows=rows, has_averaged=False):
+        with self.setting(
+            rows=rows,
+            has_averaged=False,
+            is_whole=self.is_whole and share is None,
+            may_lack_rows=isinstance(share, OwnShare),
+        ):
             with compiled():
-                result = super().run(fn, args, kwargs, options)
+                result = super().run(converted, args, kwargs, options)
             # Not in an evaluation, whose batches would wait for all workers without a need.
             if statistics and self.has_averaged:
                 changes = [variable - value for variable, value in statistics]
                 means = average_gradients(changes, rows=rows)
                 for (variable, value), change in zip(statistics, means, strict=True):
                     variable.assign(value + change)
-        # A row of zeros has been counted, which no worker has read.
+        # A row has been counted that is not this worker's own.
         for variable, value in zip(metrics, before, strict=True):
             variable.assign(tf.where(tf.equal(rows, 0), value, variable))
         return result
@@ -140,8 +176,10 @@ class DataParallelStrategy(tf.distribute.Strategy):
     def share(self, dataset: tf.data.Dataset, is_whole: bool = False) -> tf.data.Dataset:
         """Returns a dataset of this worker's rows of each batch, or of all rows if it is whole."""
         if not (is_whole or self.is_whole):
-            dataset = share_of(dataset, self.connected.rank, self.connected.size)
-        self.element_spec = dataset.element_spec
+            connected = self.connected
+            dataset = share_of(dataset, connected.rank, connected.size, self.is_counted)
+        spec = dataset.element_spec
+        self.element_spec = spec.batch if isinstance(spec, (Share, OwnShare)) else spec
         return dataset
 
 
@@ -151,6 +189,7 @@ class _Replica(tf.distribute.ReplicaContext):  # type: ignore[misc]
     def __init__(self, strategy: DataParallelStrategy) -> None:
         super().__init__(strategy, replica_id_in_sync_group=strategy.connected.rank)
 
+    @tf.autograph.experimental.do_not_convert
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         if self.strategy.gradients_are_averaged:
             return value
@@ -327,6 +366,7 @@ def _aggregated(assign: Callable[..., Any], aggregation: Any) -> Callable[..., A
     is_first = aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
     combined = broadcast if is_first else all_reduce
 
+    @tf.autograph.experimental.do_not_convert
     def assign_together(value: Any, *args: Any, **kwargs: Any) -> Any:
         context = tf.distribute.get_replica_context()
         if isinstance(context, _Replica):

@@ -152,6 +152,28 @@ class MovingTarget(keras.Sequential):
         return result
 
 
+class OwnLogs(keras.Sequential):
+    """Returns a metric by another name in training, and a mean of the batch in validation."""
+
+    def train_step(self, data: Any) -> Any:
+        return {"error": super().train_step(data)["mae"]}
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        return {"gap": tf.reduce_mean(tf.abs(y - self(x)))}
+
+
+class SumOfSums(keras.losses.Loss):
+    """Computes another loss that is a sum."""
+
+    def __init__(self) -> None:
+        super().__init__(reduction="sum")
+        self._inner = keras.losses.MeanSquaredError(reduction="sum")
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return self._inner(y_true, y_pred)
+
+
 class OwnMeanAndCompiledLoss(keras.Sequential):
     """Adds a mean of its own to the compiled loss, which Keras averages."""
 
@@ -160,6 +182,12 @@ class OwnMeanAndCompiledLoss(keras.Sequential):
     ) -> Any:
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
         return loss + tf.reduce_mean(y_pred**2)
+
+
+def known() -> list[Any]:
+    """Returns layers that raise an error for a value that is not in the vocabulary, such as 0."""
+    options = {"vocabulary": [*range(1, 10)], "num_oov_indices": 0, "output_mode": "multi_hot"}
+    return [layers.IntegerLookup(**options), layers.Dense(1)]
 
 
 WHOLE_NUMBERS = (X * 9).astype(np.int32)
@@ -173,6 +201,8 @@ FEW = {
     ),
     "mean of its own, one row left": Case(dense, kind=OwnMean),
     "variables of its own": Case(dense, kind=MovingTarget),
+    "vocabulary without other words, one row left": Case(known, inputs=WHOLE_NUMBERS + 1),
+    "logs of its own, one row left": Case(dense, kind=OwnLogs),
     "sparse gradients, steps_per_execution": Case(
         embedded, inputs=WHOLE_NUMBERS, options={"steps_per_execution": 3}
     ),
@@ -208,6 +238,7 @@ MANY = {
     "sum": Case(
         dense, lambda: optimizers.SGD(0.001), loss=keras.losses.MeanSquaredError(reduction="sum")
     ),
+    "sum of sums": Case(dense, lambda: optimizers.SGD(0.001), loss=SumOfSums()),
     "loss scale": Case(dense, lambda: optimizers.LossScaleOptimizer(optimizers.RMSprop(0.01))),
     "sparse gradients, Adam": Case(
         embedded, lambda: optimizers.Adam(0.01), inputs=WHOLE_NUMBERS, batch=9

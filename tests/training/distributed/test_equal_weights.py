@@ -90,6 +90,7 @@ def test_a_loop_in_the_strategy(two: Results) -> None:
         "total": 45,
         "reduced": 0.5,
         "gathered": [0, 1],
+        "in a function": [2, 60],
         "replicas": 2,
         "drawn": drawn,
     }
@@ -111,6 +112,24 @@ def test_fit_takes_kerass_own_list_of_callbacks(two: Results) -> None:
     assert two[1]["list_of_callbacks"] == [kept, loss]
 
 
+def test_no_step_of_the_optimizer_is_without_rows(two: Results) -> None:
+    for result in two:
+        [(steps, own), (shared_steps, shared)] = result["own_rows"]
+        assert steps == shared_steps == 8
+        np.testing.assert_allclose(own, shared, rtol=2e-5, atol=2e-6)
+
+
+def test_a_sum_is_the_same_in_a_validation_and_an_evaluation(two: Results) -> None:
+    losses = [result["evaluated_sums"] for result in two]
+    np.testing.assert_allclose(losses, [[losses[0][1]] * 4] * 2, rtol=1e-5)
+
+
+def test_a_step_that_is_a_function_may_be_compiled_again(two: Results) -> None:
+    weights = [result["compiled_twice"] for result in two]
+    assert weights[0] == weights[1]
+    assert np.all(np.isfinite(weights[0]))
+
+
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
@@ -118,6 +137,7 @@ def test_fit_takes_kerass_own_list_of_callbacks(two: Results) -> None:
             "different_vocabularies",
             ["worker 0 has vocabulary 0 of string_lookup, with 2 entries ("],
         ),
+        ("different_weights", ["has other values in worker 1 than in worker 0"]),
         ("different_models", ["worker 0 has", "worker 1 has", "32 (6, 4)", "32 (6, 5)"]),
         (
             "different_lengths",

@@ -76,6 +76,16 @@ def loop() -> dict[str, Any]:
     with strategy.scope():
         drawn = tf.Variable(tf.random.uniform([2], seed=None))
         total = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.SUM)
+
+    @tf.function
+    def step(row: tf.Tensor) -> tf.Tensor:
+        def by_row(row: tf.Tensor) -> tf.Tensor:
+            if row > 2:  # AutoGraph converts it
+                row = 10 * row
+            return row
+
+        return strategy.reduce("SUM", strategy.run(by_row, args=(row,)), axis=None)
+
     seen = []
     batches = strategy.experimental_distribute_dataset(rows.batch(5))
     for (batch,) in batches:
@@ -88,6 +98,7 @@ def loop() -> dict[str, Any]:
         "drawn": _plain(drawn),
         "reduced": float(strategy.reduce("MEAN", tf.constant(float(distributed.rank())), None)),
         "gathered": _plain(strategy.gather(tf.constant([distributed.rank()]), axis=0)),
+        "in a function": [int(step(tf.constant(1))), int(step(tf.constant(3)))],
         "replicas": strategy.num_replicas_in_sync,
     }
 
@@ -119,6 +130,60 @@ def list_of_callbacks() -> Any:
     callbacks = keras.callbacks.CallbackList([], add_history=True, model=model)
     model.fit(cases.X, cases.Y, verbose=0, callbacks=callbacks)
     return [len(callbacks.callbacks), *model.history.history["loss"]]
+
+
+def own_rows() -> Any:
+    """Returns the steps and weights of fits on one row of its own at a time, and on all rows."""
+    rank, size = distributed.rank(), distributed.size()
+    rows = tf.data.Dataset.from_tensor_slices((cases.X, cases.Y)).take(8 // size * size)
+    results = []
+    for data in (own(rows.shard(size, rank).batch(1)), rows.batch(size)):
+        with make_strategy().scope():
+            model = cases.Case(cases.dense, lambda: keras.optimizers.SGD(0.02, 0.9)).model()
+        model.fit(data, epochs=2, verbose=0)
+        results.append([int(model.optimizer.iterations), cases.flat(model).tolist()])
+    return results
+
+
+def own(data: tf.data.Dataset) -> tf.data.Dataset:
+    options = tf.data.Options()
+    off = tf.data.experimental.AutoShardPolicy.OFF
+    options.experimental_distribute.auto_shard_policy = off
+    return data.with_options(options)
+
+
+def evaluated_sums() -> Any:
+    """Returns the loss of a validation, and of evaluations of the same data, shared and own."""
+    with make_strategy().scope():
+        model = cases.MANY["sum"].model()
+        model.compile(keras.optimizers.SGD(0.0), keras.losses.MeanSquaredError(reduction="sum"))
+    data = tf.data.Dataset.from_tensor_slices((cases.X, cases.Y)).take(36).batch(12)
+    history = model.fit(data, validation_data=own(data), verbose=0).history
+    evaluations = [
+        model.evaluate(each, verbose=0, return_dict=True) for each in (own(data), data, own(data))
+    ]
+    return [*history["val_loss"], *(each["loss"] for each in evaluations)]
+
+
+def compiled_twice() -> Any:
+    """Returns the weights of a model with a step of its own that is compiled in mid-training."""
+    case = cases.Case(cases.normalized(), kind=cases.OwnMean)
+    with make_strategy().scope():
+        model = case.model()
+    for _ in range(2):
+        model.fit(case.dataset(), verbose=0)
+        model.compile(model.optimizer, "mse")
+    return cases.flat(model).tolist()
+
+
+def different_weights() -> Any:
+    def shrink(batch: int, logs: Any) -> None:
+        if distributed.rank():
+            model.optimizer.learning_rate = 0.001
+
+    model = regularized()
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=shrink)
+    model.fit(cases.X, cases.Y, verbose=0, callbacks=[callback])
 
 
 def different_vocabularies() -> Any:
@@ -214,12 +279,25 @@ def train(group: str, file: str) -> None:
             with make_strategy().scope():
                 weights, history = case.fit()
             results[name] = {"weights": weights.tolist(), "history": history}
-        for function in (loop, steps_in_common, predictions, list_of_callbacks):
+        for function in (
+            loop,
+            steps_in_common,
+            predictions,
+            list_of_callbacks,
+            own_rows,
+            evaluated_sums,
+            compiled_twice,
+        ):
             results[function.__name__] = function()
     results["restored"] = keras.Model.evaluate is evaluate
     with checked_on_several_workers():  # as another `run_fn` in the same processes
         # The last breaks the connections.
-        for function in (different_vocabularies, different_models, different_lengths):
+        for function in (
+            different_vocabularies,
+            different_models,
+            different_weights,
+            different_lengths,
+        ):
             results[function.__name__] = _error_of(function)
     write(file, results)
 
