@@ -94,6 +94,11 @@ def free_dims(signature: Signature) -> list[int]:
     return fitting or [_FREE_DIMS[-1]]
 
 
+def is_tiny(feed: Feed) -> bool:
+    """Whether rows are made up so small that convolutions over them may leave nothing."""
+    return 0 < feed.free < _FREE_DIMS[-2]
+
+
 def _free_dim(model: ModelUnderTest) -> int:
     """Returns the size of free dimensions with which signatures were scored, or else the least."""
     return max((scored.feed.free for scored in model.scores.values()), default=0) or _FREE_DIMS[-1]

@@ -52,7 +52,8 @@ def agree_on_values(connected: Runtime, model: Any) -> None:
     Raises:
         ConfigurationError: trainable weights or variables of the optimizer differ.
     """
-    variables = [*model.trainable_variables, *model.optimizer.variables]
+    of_optimizer = getattr(model.optimizer, "variables", ())  # a train_step may have its own
+    variables = [*model.trainable_variables, *of_optimizer]
     variables = [each for each in variables if tf.as_dtype(each.dtype).is_floating]
     of_all = connected.exchange("at the end of fit", [_summary(each) for each in variables])
     for number, variable in enumerate(variables):

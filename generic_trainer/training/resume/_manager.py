@@ -295,7 +295,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
                 if reader.has_tensor(scale) and not getattr(target, "built", True):
                     # Of Keras 3, which scales the first loss by this, and then makes the variable.
                     target.initial_scale = float(reader.get_tensor(scale))
-            _checkpoint_of(objects).read(path).assert_existing_objects_matched()
+            _checkpoint_of(objects, reader).read(path).assert_existing_objects_matched()
         return saved
 
     def _next(self, step: int, metadata: Mapping[str, Any] | None) -> SavedCheckpoint:
@@ -363,11 +363,29 @@ def fitting(path: str) -> Iterator[None]:
         ) from error
 
 
-def _checkpoint_of(objects: Mapping[str, Any]) -> tf.train.Checkpoint:
-    """Returns a checkpoint of objects, and of the variables of parts that TensorFlow leaves out."""
+def _checkpoint_of(objects: Mapping[str, Any], saved: Any = None) -> tf.train.Checkpoint:
+    """Returns a checkpoint of objects, and of the variables of parts that TensorFlow leaves out.
+
+    Args:
+        objects: name → object.
+        saved: reader of a checkpoint to restore, which an earlier version wrote without the parts.
+    """
     tracked = dict(objects)
     for name, holder in objects.items():
-        tracked |= {f"{name}{path}": parts for path, parts in parts_beside_layers(holder)}
+        for path, variables in parts_beside_layers(holder):
+            key = f"{name}{path}"
+            tracked[key] = variables
+            if saved is None:
+                continue
+            is_saved = saved.has_tensor(f"{key.replace('.', '..')}/0/.ATTRIBUTES/VARIABLE_VALUE")
+            if is_saved and not variables:
+                raise TrainingError(
+                    f"{key!r} makes its variables only when it is called: call it, such as "
+                    "update_state of a metric, before it is restored."
+                )
+            if variables and not is_saved:
+                _logger.warning("The checkpoint does not have %r, which starts anew", key)
+                del tracked[key]
     for name, part in tracked.items():
         try:
             tf.train.Checkpoint(part=part)

@@ -11,6 +11,7 @@ import numpy as np
 from generic_trainer._core.texts import did_you_mean, reason_of
 from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._feeds import is_tiny
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._schema_rows import parsed, without
@@ -164,7 +165,7 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
     If the same request gets different answers, predictions cannot be explained, cached, or compared
     with those of the next model. Outputs that depend on a variable that calls change, too slowly
     for two calls to show it, or on a little noise, cause a warning, and so do differences of
-    made-up rows whose free dimensions are made up, too.
+    made-up rows that had to be tiny.
 
     Example: dropout that is active in the exported function: `model(x, training=True)`; an LSTM
     with `stateful=True`.
@@ -181,7 +182,7 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
                 message = f"signature {name!r}, output {key!r}: the second call gives {changed}"
                 if variables := ", ".join(map(repr, signature.assigned[:_MAX_VARIABLES])):
                     message += f"; each call assigns {variables}"
-                certain = certain and served and not scored.feed.free
+                certain = certain and served and not is_tiny(scored.feed)
                 yield model.of_rows(certain, message, remedy)
         if served and not varied and signature.remembered and model.changes_state(name):
             variables = ", ".join(map(repr, signature.remembered[:_MAX_VARIABLES]))
@@ -214,7 +215,7 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
     """A row scored alone, or in a smaller batch, has the outputs that it has in the full batch.
 
     A prediction that depends on its neighbours changes with the traffic, which the Evaluator's
-    batches do not show. It is a warning for made-up rows whose free dimensions are made up, too.
+    batches do not show. It is a warning for made-up rows that had to be tiny.
 
     Example: `BatchNormalization` called with `training=True`; scores that are divided by the sum
     over the batch.
@@ -228,7 +229,8 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
             message, certain = first_difference(scored, key)
             if message:
                 message = f"signature {name!r}, output {key!r}: {message}"
-                certain = certain and name in model.serving_signatures and not scored.feed.free
+                certain = certain and name in model.serving_signatures
+                certain = certain and not is_tiny(scored.feed)
                 yield model.of_rows(certain, message, MIXING_REMEDY)
     if not compared:
         raise Skip("nothing to test: no output has rows that can be scored alone")

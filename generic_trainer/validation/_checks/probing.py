@@ -26,7 +26,7 @@ from generic_trainer.validation._checks.predictions import (
 )
 from generic_trainer.validation._checks.scores import ALONE_REMEDY, SIZES_REMEDY
 from generic_trainer.validation._evidence import RECORDS
-from generic_trainer.validation._feeds import input_features, inputs_of
+from generic_trainer.validation._feeds import input_features, inputs_of, is_tiny
 from generic_trainer.validation._lists import filled, parallel_lists, partitions
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._report import keep_example
@@ -310,7 +310,7 @@ def _of_size(
         if changed and certain and not scored.varies(key)[0]:
             message = f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}"
             remedy = "a prediction must not depend on the number of rows in its batch"
-            certain = not scored.feed.free
+            certain = not is_tiny(scored.feed)
             yield model.of_rows(certain, message, f"{remedy}: {MIXING_REMEDY}")
 
 

@@ -23,6 +23,7 @@ from generic_trainer.validation._check import (
     warn,
 )
 from generic_trainer.validation._checks.signatures import inferred_signatures
+from generic_trainer.validation._feeds import is_tiny
 from generic_trainer.validation._graph import in_main_graph, library_of, node_name, tensors_of
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._scoring import call, difference
@@ -337,7 +338,7 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
 
     BulkInferrer, TF Serving and every C++ server restore the variables that the checkpoint
     tracks and run the graph. `tf.saved_model.load` restores more than that. Other outputs are a
-    warning for made-up rows whose free dimensions are made up, too.
+    warning for made-up rows that had to be tiny.
 
     Example: `tf.saved_model.save` on a Keras 3 model, whose variables the checkpoint does not
     track.
@@ -377,7 +378,7 @@ def _compare_with_session(
     scores = model.scores[name]
     # Other calls have changed the variables of the loaded model.
     is_changed = any(model.signatures[scored].assigns for scored in model.scores)
-    judge = warn if is_changed or scores.feed.free else _judge(model, name)
+    judge = warn if is_changed or is_tiny(scores.feed) else _judge(model, name)
     for key, value in sorted(outputs.items()):
         tensor = signature.outputs[key]
         subject = f"signature {name!r}: output {key!r}"

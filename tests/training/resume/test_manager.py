@@ -283,6 +283,35 @@ def test_metrics_and_generators_of_keras_3_come_back_wherever_they_are(
     assert drawn(second) == drawn(first)
 
 
+def test_a_metric_without_variables_is_not_restored_in_silence(tmp_path: Path) -> None:
+    keras: Any = importlib.import_module("keras")
+    first, second = keras.metrics.F1Score(), keras.metrics.F1Score()
+    first.update_state([[1.0, 0.0]], [[0.9, 0.2]])
+    with CheckpointManager(str(tmp_path)) as manager:
+        manager.save_objects(1, {"metric": first})
+        with pytest.raises(TrainingError, match="'metric' makes its variables only when"):
+            manager.restore_objects({"metric": second})
+        second.update_state([[0.0, 1.0]], [[0.9, 0.2]])
+        manager.restore_objects({"metric": second})
+    assert second.result().numpy().tolist() == first.result().numpy().tolist()
+
+
+def test_checkpoints_of_earlier_versions_are_restored_without_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keras: Any = importlib.import_module("keras")
+    module: Any = tf.Module()
+    module.parts, module.weight = [keras.metrics.Mean()], tf.Variable(2.0)
+    with CheckpointManager(str(tmp_path)) as manager:
+        with monkeypatch.context() as patch:
+            patch.setattr(_manager, "parts_beside_layers", lambda holder: ())
+            manager.save_objects(1, {"module": module})
+        module.weight.assign(0.0)
+        manager.restore_objects({"module": module})
+    assert module.weight.numpy() == 2.0
+    assert "does not have 'module.parts.000000', which starts anew" in caplog.text
+
+
 @pytest.mark.parametrize("part", [3, "main", len])
 def test_what_tensorflow_cannot_save_is_named(tmp_path: Path, part: object) -> None:
     with CheckpointManager(str(tmp_path)) as manager:
