@@ -37,6 +37,7 @@ _Datasets = (tf.data.Dataset, tf.compat.v1.data.Dataset)
 # Modes whose data the workers share: both of them in a slot of a trial.
 _shared: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("shared", default=())
 # The configuration for the user's functions, if the session has another one.
+_eval_steps: contextvars.ContextVar[int | None] = contextvars.ContextVar("eval_steps", default=None)
 _users_config: contextvars.ContextVar[Any] = contextvars.ContextVar("users_config", default=None)
 
 
@@ -76,6 +77,7 @@ def extend(module: Any, user_context: Callable[[], Any]) -> None:
             owner = module.Estimator  # from which the second API's derives
             functions = {
                 "train": _train,
+                "evaluate": _evaluate,
                 internals.ESTIMATOR_CALL_INPUT_FN.name: _call_input_fn,
                 internals.ESTIMATOR_CALL_MODEL_FN.name: _call_model_fn,
                 internals.ESTIMATOR_EVALUATE_RUN.name: _evaluate_run,
@@ -171,8 +173,11 @@ def _call_input_fn(
         return distributed.share_of_rows(data, *share)
     if distributed.is_own(data):
         return data
-    mine = distributed.share_of(data, *share)
-    return mine.filter(_has_a_row) if mode == _EVAL else mine  # the mean over no row is NaN
+    if mode != _EVAL:
+        return distributed.share_of(data, *share)
+    steps = _eval_steps.get()
+    data = data if steps is None else data.take(steps)  # of the whole data, before any is left out
+    return distributed.share_of(data, *share).filter(_has_a_row)  # the mean over no row is NaN
 
 
 @tf.autograph.experimental.do_not_convert
@@ -194,6 +199,13 @@ def _call_model_fn(
     if _EVAL not in _shared.get():  # after all other hooks
         spec = spec._replace(training_hooks=(*spec.training_hooks, _StopTogether()))
     return spec if distributed.rank() == 0 else spec._replace(training_chief_hooks=())
+
+
+def _evaluate(
+    original: Any, estimator: Any, input_fn: Any, steps: int | None = None, *args: Any, **named: Any
+) -> Any:
+    with _set(_eval_steps, steps):
+        return original(estimator, input_fn, steps, *args, **named)
 
 
 def _evaluate_run(

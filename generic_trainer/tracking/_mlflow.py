@@ -68,4 +68,5 @@ class MlflowTracker:
 def _name(name: str) -> str:
     """Returns a name that MLflow takes: it refuses other characters, paths and lengths."""
     name = re.sub(r"[^\w\-. :/]", "_", name)
-    return "/".join(part for part in name.split("/") if part.strip("."))[:240].rstrip("/") or "_"
+    name = "/".join(part for part in name.split("/") if part.strip("."))
+    return name.lstrip("./")[:240].rstrip("/") or "_"

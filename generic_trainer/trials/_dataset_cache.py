@@ -126,8 +126,8 @@ class DatasetCache:
 def _stored(directory: str, make: Callable[[], tf.data.Dataset]) -> str:
     """Returns the path of a key's records; computes them if they are missing.
 
-    Processes that do so at the same time write separate directories; all use that of the first,
-    because workers divide the records by their order, which may differ.
+    Processes that do so at the same time write separate directories; the workers of a trial use
+    that of the first one, because they divide the records by their order, which may differ.
     """
     note = os.path.join(directory, _STORED)
     if not gfile().exists(note):
@@ -141,7 +141,9 @@ def _stored(directory: str, make: Callable[[], tf.data.Dataset]) -> str:
         dataset.save(os.path.join(directory, name))
         if not gfile().exists(note):
             write_whole(note, name)
-    return os.path.join(directory, read_whole(note).decode())
+    path = os.path.join(directory, read_whole(note).decode())
+    first = distributed.gather(path)[0] if distributed.size() > 1 else path
+    return first if gfile().exists(first) else path  # on a disk of another machine
 
 
 def _window(path: str, count: int) -> int:

@@ -224,11 +224,12 @@ def trial_classes(module: ModuleType) -> list[type[Any]]:
 
 def imported_trials(module: ModuleType) -> list[type[Any]]:
     """Returns the user's trial classes that a module imports from others of the user's."""
-    return [
+    found = [
         value
         for value in vars(module).values()
         if _is_trial(value) and value.__module__.partition(".")[0] != __name__.partition(".")[0]
     ]
+    return [*dict.fromkeys(found)]  # one may have a second name
 
 
 def _is_trial(value: Any) -> bool:

@@ -283,7 +283,7 @@ class ModelUnderTest:
 
         They are the signatures that the contract names, or else the defaults, and those that the
         eval config names; all if none of these exists. Others may be anything: a training step,
-        labels, metadata. Of what takes the output of Transform there are no rows to call it with.
+        labels, metadata.
         """
         named = {spec.name for spec in self.contract.signature_specs}
         used = named.intersection(self.signatures) or _DEFAULTS.intersection(self.signatures)
@@ -291,8 +291,7 @@ class ModelUnderTest:
             config = self.evidence.eval_config
             specs = [] if config is None else config.model_specs
             used = used.union(spec.signature_name for spec in specs)
-        found = {n: s for n, s in self.signatures.items() if n in used} or self.signatures
-        return {n: s for n, s in found.items() if not self.takes_transformed(s)}
+        return {n: s for n, s in self.signatures.items() if n in used} or self.signatures
 
     def takes_transformed(self, signature: Signature) -> bool:
         """Whether a signature takes the output of Transform, which the Evaluator reads."""

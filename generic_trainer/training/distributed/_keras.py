@@ -100,7 +100,7 @@ def _mean_logs(
         The logs; and for each number that is the result of a metric, the name of that metric.
     """
     numbers, metrics = _numbers(logs), _numbers(results)
-    alike = {name: [*filter(_is(value, metrics), metrics)] for name, value in numbers.items()}
+    alike = {name: [*filter(_is(name, value, metrics), metrics)] for name, value in numbers.items()}
     own = {"rows": int(strategy.last_rows), "numbers": numbers, "alike": alike}
     of_all = strategy.connected.exchange("at the end of an epoch", own)
     # The step of a worker without rows has counted a row that its metrics have not.
@@ -126,12 +126,19 @@ def _numbers(logs: Any) -> dict[str, float]:
     }
 
 
-def _is(value: float, metrics: Mapping[str, float]) -> Callable[[str], bool]:
-    """Returns whether a value is that of a metric, which XLA may have rounded otherwise."""
-    return lambda name: (
-        math.isclose(value, metrics[name], rel_tol=1e-5)
-        or (math.isnan(value) and math.isnan(metrics[name]))
-    )
+def _is(log: str, value: float, metrics: Mapping[str, float]) -> Callable[[str], bool]:
+    """Returns whether a log is the result of a metric, which XLA may have rounded otherwise.
+
+    Of another name it is not if the value is one that many numbers have.
+    """
+
+    def is_equal(name: str) -> bool:
+        if name != log and (value in (0.0, 1.0) or math.isnan(value)):
+            return False
+        both_nan = math.isnan(value) and math.isnan(metrics[name])
+        return both_nan or math.isclose(value, metrics[name], rel_tol=1e-5)
+
+    return is_equal
 
 
 # ---- methods of Keras's classes ------------------------------------------------------------------
@@ -154,6 +161,17 @@ def _extend(keras: Any) -> None:
     ):
         around = tf.autograph.experimental.do_not_convert(functools.partial(_around, around))
         _replaced.enter_context(internals.replaced_method(owner, name, around))
+    iterators = internals.KERAS_3_EPOCH_ITERATOR.get()
+    _replaced.enter_context(internals.replaced_method(iterators, "__init__", _iterate))
+
+
+def _iterate(original: Any, iterator: Any, *args: Any, **named: Any) -> None:
+    """Distributes the data of a method of Keras, and no others, as `Share`s."""
+    strategy = named.get("distribute_strategy")
+    if not isinstance(strategy, DataParallelStrategy):
+        return original(iterator, *args, **named)
+    with strategy.setting(is_counted=True):
+        return original(iterator, *args, **named)
 
 
 def _around(
@@ -181,13 +199,13 @@ def _fit(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArgu
 
     start = keras.callbacks.LambdaCallback(on_train_begin=begin, on_train_end=end)
     callback = one_more_callback(keras, bound.arguments, start)
-    with strategy.setting(is_counted=True), callback, explained_failures():
+    with callback, explained_failures():
         return original(bound)
 
 
 def _evaluate(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     # A dataset that only this worker reads has just its data already.
-    with strategy.setting(is_counted=True, is_whole=is_own(bound.arguments.get("x"))):
+    with strategy.setting(is_whole=is_own(bound.arguments.get("x"))):
         return original(bound)
 
 
@@ -216,7 +234,8 @@ def _make_function(
 def _traced_anew(step: Any, data: Any) -> Any:
     """Calls a step that is a `tf.function`, whose earlier traces belong to another function."""
     function = getattr(step, "python_function", None)
-    return step(data) if function is None else tf.function(function)(data)
+    anew = function is not None and not tf.executing_eagerly()
+    return tf.function(function)(data) if anew else step(data)
 
 
 def _build(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
@@ -291,7 +310,8 @@ def _add_variable(
 
 def _start_from_worker_0(model: Any) -> None:
     """Copies the variables of worker 0; each may have initialized or loaded other values."""
-    variables = [variable.value for variable in (*model.variables, *model.optimizer.variables)]
+    of_optimizer = getattr(model.optimizer, "variables", ())  # a train_step may have its own
+    variables = [variable.value for variable in (*model.variables, *of_optimizer)]
     copy_from_worker_0([*filter(_collectives.is_number, variables)])
     for _, layer in walk(model):
         if hasattr(layer, "adapt_mean") and layer.built:

@@ -297,8 +297,9 @@ def _reader(estimator: Any, x: Any, y: Any, named: dict[str, Any], **options: An
 
 def _arrays(values: Any) -> Any:
     if isinstance(values, Mapping):
-        return {name: np.asarray(part) for name, part in values.items()}
-    return np.asarray(values)
+        return {name: _arrays(part) for name, part in values.items()}
+    array = np.asarray(values)
+    return array.astype(object) if array.dtype.kind == "U" else array  # TensorFlow takes ASCII only
 
 
 def _shuffled(arrays: Any, size: int) -> Any:

@@ -36,8 +36,9 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
         feature.name: dtype_in_schema(feature) for feature in features_in_use(model.evidence.schema)
     }
     for name, signature in model.serving_signatures.items():
-        findings = _parsed if signature.is_serialized else _inputs
-        yield from findings(model, name, signature, known)
+        if not model.takes_transformed(signature):
+            findings = _parsed if signature.is_serialized else _inputs
+            yield from findings(model, name, signature, known)
 
 
 def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
@@ -47,7 +48,7 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
     if not rows or _parses_inside(model):
         return
     for name, signature in model.serving_signatures.items():
-        if not signature.is_serialized:
+        if not signature.is_serialized or model.takes_transformed(signature):
             continue
         read = signature.features
         if read and seen.keys().isdisjoint(read):

@@ -97,9 +97,11 @@ def _unfit(model: ModelUnderTest) -> Iterator[Finding]:
     if any(scored.feed.real for scored in served):
         return
     for name, scored in model.served_scores.items():
-        reason = why_unfit(model, model.signatures[name])
-        if scored.feed.inputs and reason:
-            message = f"signature {name!r} scored made-up rows, as the examples do not fit"
+        signature = model.signatures[name]
+        reason = why_unfit(model, signature)
+        takes_text = signature.is_serialized and not signature.parses
+        if scored.feed.inputs and reason and not takes_text:
+            message = f"signature {name!r} scored {scored.feed.source}: the examples do not fit"
             yield warn(f"{message}: {reason}", _UNFIT_REMEDY)
 
 
