@@ -124,6 +124,10 @@ def test_a_sum_is_the_same_in_a_validation_and_an_evaluation(two: Results) -> No
     np.testing.assert_allclose(losses, [[losses[0][1]] * 4] * 2, rtol=1e-5)
 
 
+def test_a_loop_in_a_callback_of_fit_gets_its_rows_alone(two: Results) -> None:
+    assert [result["loop_in_a_callback"] for result in two] == [[[1.0, 1]], [[9.0, 9]]]
+
+
 def test_a_step_that_is_a_function_may_be_compiled_again(two: Results) -> None:
     weights = [result["compiled_twice"] for result in two]
     assert weights[0] == weights[1]

@@ -165,6 +165,20 @@ def evaluated_sums() -> Any:
     return [*history["val_loss"], *(each["loss"] for each in evaluations)]
 
 
+def loop_in_a_callback() -> Any:
+    """Returns the sum of each worker's rows of a dataset, as a loop in a callback sees them."""
+    model, strategy, sums = regularized(), make_strategy(), []
+
+    def add(epoch: int, logs: Any) -> None:
+        rows = tf.data.Dataset.from_tensor_slices((tf.range(5.0), tf.range(5)))
+        for x, y in strategy.experimental_distribute_dataset(rows.batch(5)):
+            sums.append([float(tf.reduce_sum(x)), int(tf.reduce_sum(y))])
+
+    callback = keras.callbacks.LambdaCallback(on_epoch_end=add)
+    model.fit(cases.X, cases.Y, verbose=0, validation_data=(cases.X, cases.Y), callbacks=[callback])
+    return sums
+
+
 def compiled_twice() -> Any:
     """Returns the weights of a model with a step of its own that is compiled in mid-training."""
     case = cases.Case(cases.normalized(), kind=cases.OwnMean)
@@ -286,6 +300,7 @@ def train(group: str, file: str) -> None:
             list_of_callbacks,
             own_rows,
             evaluated_sums,
+            loop_in_a_callback,
             compiled_twice,
         ):
             results[function.__name__] = function()
