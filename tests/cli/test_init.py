@@ -477,7 +477,7 @@ def test_the_model_of_the_project_learns_and_predicts(
     readme = (project / "README.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     exec(re.findall("(?s)```python\n(.*?)```", readme)[0], {})
-    assert "{'y': array" in capsys.readouterr().out
+    assert "'y': array(" in capsys.readouterr().out
 
 
 @pytest.mark.slow

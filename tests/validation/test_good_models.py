@@ -47,8 +47,8 @@ def test_passes(name: str, check: Check, tmp_path: Path) -> None:
     strict = check(tmp_path / "model", CONTRACT)
     assert strict.passed, strict.summary()
     # An Evaluator feeds inputs by the names of features, which these are not.
-    expected = {"schema_features"} if name in TAKE_TENSORS else set()
-    expected |= {"eval_signatures", "scores"} if name in TAKE_TENSORS | TAKE_TEXT else set()
+    expected = {"schema_features", "scores"} if name in TAKE_TENSORS else set()
+    expected |= {"eval_signatures"} if name in TAKE_TENSORS | TAKE_TEXT else set()
     assert {result.name for result in strict.warnings} - {"row_independence"} == expected
 
 
