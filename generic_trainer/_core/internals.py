@@ -178,9 +178,6 @@ KERAS_3_BUILD = PrivateName(
     "keras:Model._maybe_symbolic_build",
     "building models on several workers without consuming a batch",
 )
-KERAS_3_EPOCH_ITERATOR = PrivateName(
-    "keras.src.backend.tensorflow.trainer:TFEpochIterator", "Keras 3 on several workers"
-)
 KERAS_3_GLOBAL_ATTRIBUTE = PrivateName(
     "keras.src.backend.common.global_state:get_global_attribute", _RANDOM_STATE
 )

@@ -161,17 +161,21 @@ def _extend(keras: Any) -> None:
     ):
         around = tf.autograph.experimental.do_not_convert(functools.partial(_around, around))
         _replaced.enter_context(internals.replaced_method(owner, name, around))
-    iterators = internals.KERAS_3_EPOCH_ITERATOR.get()
-    _replaced.enter_context(internals.replaced_method(iterators, "__init__", _iterate))
+    for name in dir(keras.callbacks.CallbackList):
+        if name.startswith("on_"):
+            hooks = internals.replaced_method(keras.callbacks.CallbackList, name, _call_hook)
+            _replaced.enter_context(hooks)
 
 
-def _iterate(original: Any, iterator: Any, *args: Any, **named: Any) -> None:
-    """Distributes the data of a method of Keras, and no others, as `Share`s."""
-    strategy = named.get("distribute_strategy")
-    if not isinstance(strategy, DataParallelStrategy):
-        return original(iterator, *args, **named)
-    with strategy.setting(is_counted=True):
-        return original(iterator, *args, **named)
+def _call_hook(original: Any, callbacks: Any, *args: Any, **named: Any) -> Any:
+    """Calls a hook of callbacks; data that they distribute themselves are no `Share`s."""
+    models = (getattr(callback, "model", None) for callback in callbacks.callbacks)
+    strategies = (getattr(model, "distribute_strategy", None) for model in models)
+    strategy = next((each for each in strategies if isinstance(each, DataParallelStrategy)), None)
+    if strategy is None:
+        return original(callbacks, *args, **named)
+    with strategy.setting(is_counted=False):
+        return original(callbacks, *args, **named)
 
 
 def _around(
@@ -199,13 +203,13 @@ def _fit(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArgu
 
     start = keras.callbacks.LambdaCallback(on_train_begin=begin, on_train_end=end)
     callback = one_more_callback(keras, bound.arguments, start)
-    with callback, explained_failures():
+    with strategy.setting(is_counted=True), callback, explained_failures():
         return original(bound)
 
 
 def _evaluate(strategy: DataParallelStrategy, original: Any, bound: inspect.BoundArguments) -> Any:
     # A dataset that only this worker reads has just its data already.
-    with strategy.setting(is_whole=is_own(bound.arguments.get("x"))):
+    with strategy.setting(is_counted=True, is_whole=is_own(bound.arguments.get("x"))):
         return original(bound)
 
 
