@@ -6,6 +6,7 @@ import math
 import os
 import struct
 import threading
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -108,11 +109,20 @@ def read_records(
 def hold_no_record(source: str) -> bool:
     """Returns whether files match a TFRecord glob, and are all empty.
 
-    Raises:
-        DataError: one is not a TFRecord file.
+    It runs no op of TensorFlow, whose threads a process that is forked later would lack.
     """
     paths = _paths(source)
-    return bool(paths) and next(_records(paths), None) is None
+    return bool(paths) and all(map(_is_empty, paths))
+
+
+def _is_empty(path: str) -> bool:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        start = file.read(1 << 10)
+    unpacked = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of gzip or zlib
+    try:
+        return not start or (unpacked.decompress(start) == b"" and unpacked.eof)
+    except zlib.error:
+        return False
 
 
 def _paths(source: str) -> list[str]:
