@@ -101,7 +101,7 @@ def _unfit(model: ModelUnderTest) -> Iterator[Finding]:
         reason = why_unfit(model, signature)
         takes_text = signature.is_serialized and not signature.parses
         if scored.feed.inputs and reason and not takes_text:
-            message = f"signature {name!r} scored {scored.feed.source}: the examples do not fit"
+            message = f"signature {name!r} scored made-up rows, as the examples do not fit"
             yield warn(f"{message}: {reason}", _UNFIT_REMEDY)
 
 
