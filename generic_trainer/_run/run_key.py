@@ -48,7 +48,6 @@ def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[s
         "transform_graph": (request.transform_graph_path,),
         "base_model": (request.base_model,),
     }
-    names = {name: [*filter(_is_name, uris)] for name, uris in request.extra_inputs.items()}
     return {
         "code": code.digest or "not bundled",
         "imported_code": _imported_code(request),
@@ -63,12 +62,7 @@ def parts_of_run_key(request: TrainingRequest, env: Mapping[str, str]) -> dict[s
         LEGACY_VARIABLE: legacy_setting(env),  # which of the packages tf.keras is
         "packages": ", ".join(sorted(_versions(request))),
         **{name: _files_digest([*filter(None, paths)]) for name, paths in inputs.items()},
-        **{
-            f"extra_inputs[{name}]": _files_digest(
-                [uri for uri in uris if uri not in names[name]], names[name]
-            )
-            for name, uris in request.extra_inputs.items()
-        },
+        **{f"extra_inputs[{name}]": _extra(uris) for name, uris in request.extra_inputs.items()},
     }
 
 
@@ -104,6 +98,11 @@ def _versions(request: TrainingRequest) -> Iterator[str]:
         record = distribution.read_text("RECORD") or ""
         if any(record_has_module(record, name) for name in unknown):
             yield f"{distribution.metadata['Name']} {distribution.version}"
+
+
+def _extra(uris: Sequence[str]) -> str:
+    names = [*filter(_is_name, uris)]
+    return _files_digest([uri for uri in uris if uri not in names], names)
 
 
 def _files_digest(paths: Sequence[str], names: Sequence[str] = ()) -> str:

@@ -87,11 +87,11 @@ def make_fn_args(request: TrainingRequest, export_dir: str) -> Any:
             raise empty_label(options.label_key, empty_cells[options.label_key])
         dataset = accessor.tf_dataset_factory(file_pattern, options, schema)
         counts = fn_args.num_examples or {}
+        is_endless = options.num_epochs is None or options.num_epochs < 0
+        patterns = [file_pattern] if isinstance(file_pattern, str) else [*file_pattern]
         for split, files in (("train", fn_args.train_files), ("eval", fn_args.eval_files)):
             name = f"{split}_steps"
             is_open = getattr(fn_args, name) in (None, passes.get(name))
-            is_endless = options.num_epochs is None or options.num_epochs < 0
-            patterns = [file_pattern] if isinstance(file_pattern, str) else [*file_pattern]
             if is_open and is_endless and patterns == [*files]:
                 steps = -(-counts[split] // options.batch_size)
                 passes[name] = max(steps, passes.get(name, 0))

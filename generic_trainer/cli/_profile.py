@@ -139,18 +139,16 @@ def profile_of(table: Table, label: str) -> Profile:
                 "needs it as well. Remove the spaces after the separators."
             )
     remarks += _remarks_about_totals(table, cells)
-    tokens = {
-        name: _number_of_tokens(cells[name], kind)
-        for kind in ("texts", "characters")
-        for name in columns[kind]
-    }
-    remarks += [
-        f"{name!r} has {number:,} different {kind}, of which the {_MOST_TOKENS:,} most frequent "
-        "are learned: see max_tokens in trainer.py."
-        for name, number in tokens.items()
-        for kind in ["words" if name in columns["texts"] else "pairs of characters"]
-        if number > _MOST_TOKENS
-    ]
+    most_tokens = _LEAST_TOKENS
+    for kind_of_text, parts in (("texts", "words"), ("characters", "pairs of characters")):
+        for name in columns[kind_of_text]:
+            number = _number_of_tokens(cells[name], kind_of_text)
+            most_tokens = max(most_tokens, min(number, _MOST_TOKENS))
+            if number > _MOST_TOKENS:
+                remarks.append(
+                    f"{name!r} has {number:,} different {parts}, of which the {_MOST_TOKENS:,} "
+                    "most frequent are learned: see max_tokens in trainer.py."
+                )
     columns = {kind: names for kind, names in columns.items() if names}
     if not columns:
         left_out = " ".join(remarks)
@@ -197,7 +195,6 @@ def profile_of(table: Table, label: str) -> Profile:
             "not use."
         )
     batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
-    most_tokens = min(max(_LEAST_TOKENS, *tokens.values(), 0), _MOST_TOKENS)
     most_tokens += 2  # as TextVectorization also counts no word and an unknown one
     return Profile(label, task, classes, columns, remarks, most_tokens, batch_size, rows)
 

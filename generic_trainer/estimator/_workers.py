@@ -36,8 +36,9 @@ _Datasets = (tf.data.Dataset, tf.compat.v1.data.Dataset)
 
 # Modes whose data the workers share: both of them in a slot of a trial.
 _shared: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("shared", default=())
-# The configuration for the user's functions, if the session has another one.
+# The steps of an evaluation; None is one pass over the data.
 _eval_steps: contextvars.ContextVar[int | None] = contextvars.ContextVar("eval_steps", default=None)
+# The configuration for the user's functions, if the session has another one.
 _users_config: contextvars.ContextVar[Any] = contextvars.ContextVar("users_config", default=None)
 
 

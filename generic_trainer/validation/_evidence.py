@@ -17,7 +17,7 @@ from generic_trainer.validation._schema_rows import (
     observed_features,
     parsed,
 )
-from generic_trainer.validation._tfma_lint import evaluates_transformed
+from generic_trainer.validation._tfma_lint import evaluates_transformed, labels_of
 
 RECORDS = 32  # examples that every signature is called with
 EVAL_ROWS = 1000  # examples that are read
@@ -64,11 +64,9 @@ class Evidence:
     @property
     def label_keys(self) -> set[str]:
         """The labels that the contract names, or that its eval config does."""
-        keys = set(self.contract.label_keys)
-        if not keys and self.contract.eval_config is not None:
-            for spec in self.eval_config.model_specs:
-                keys.update([spec.label_key] if spec.label_key else [], spec.label_keys.values())
-        return keys
+        if self.contract.label_keys or self.contract.eval_config is None:
+            return set(self.contract.label_keys)
+        return labels_of(self.eval_config)
 
     @functools.cached_property
     def schema(self) -> Any:

@@ -67,11 +67,16 @@ def lint_findings(
     yield from _thresholds(config)
 
 
+def labels_of(config: Any) -> set[str]:
+    """Returns the labels that the models of a config have."""
+    specs = config.model_specs
+    return {key for spec in specs for key in (spec.label_key, *spec.label_keys.values()) if key}
+
+
 def evaluates_transformed(config: Any, raw: Collection[str], transformed: Collection[str]) -> bool:
     """Whether a config is for the output of Transform, as the raw examples lack its labels."""
-    specs = config.model_specs
-    labels = {key for spec in specs for key in (spec.label_key, *spec.label_keys.values()) if key}
-    preprocesses = any(spec.preprocessing_function_names for spec in specs)
+    labels = labels_of(config)
+    preprocesses = any(spec.preprocessing_function_names for spec in config.model_specs)
     return not (preprocesses or labels <= {*raw}) and labels <= {*transformed}
 
 

@@ -100,7 +100,10 @@ def _mean_logs(
         The logs; and for each number that is the result of a metric, the name of that metric.
     """
     numbers, metrics = _numbers(logs), _numbers(results)
-    alike = {name: [*filter(_is(name, value, metrics), metrics)] for name, value in numbers.items()}
+    alike = {
+        log: [name for name, result in metrics.items() if _is_result(log, value, name, result)]
+        for log, value in numbers.items()
+    }
     own = {"rows": int(strategy.last_rows), "numbers": numbers, "alike": alike}
     of_all = strategy.connected.exchange("at the end of an epoch", own)
     # The step of a worker without rows has counted a row that its metrics have not.
@@ -126,19 +129,15 @@ def _numbers(logs: Any) -> dict[str, float]:
     }
 
 
-def _is(log: str, value: float, metrics: Mapping[str, float]) -> Callable[[str], bool]:
+def _is_result(log: str, value: float, metric: str, result: float) -> bool:
     """Returns whether a log is the result of a metric, which XLA may have rounded otherwise.
 
     Of another name it is not if the value is one that many numbers have.
     """
-
-    def is_equal(name: str) -> bool:
-        if name != log and (value in (0.0, 1.0) or math.isnan(value)):
-            return False
-        both_nan = math.isnan(value) and math.isnan(metrics[name])
-        return both_nan or math.isclose(value, metrics[name], rel_tol=1e-5)
-
-    return is_equal
+    if metric != log and (value in (0.0, 1.0) or math.isnan(value)):
+        return False
+    both_nan = math.isnan(value) and math.isnan(result)
+    return both_nan or math.isclose(value, result, rel_tol=1e-5)
 
 
 # ---- methods of Keras's classes ------------------------------------------------------------------
