@@ -36,6 +36,7 @@ _TRAINERS = {
     f"tfx.v1.{_VERTEX}.Trainer": _OURS_ON_VERTEX,
     f"tfx.{_VERTEX}.trainer.component.Trainer": _OURS_ON_VERTEX,
 }
+_EXECUTORS_OF_TFX = "tfx.components.trainer.executor."
 _KERAS_3_SAVED = (
     "of a Keras 3 model this writes one that only Python can load: rejected by the check `session`"
 )
@@ -211,7 +212,7 @@ class _Source:
         path = self._path_of(node.func)
         if path in _TRAINERS or path.startswith("generic_trainer."):
             for keyword in node.keywords:
-                if keyword.arg == "custom_executor_spec":
+                if keyword.arg == "custom_executor_spec" and not self._is_of_tfx(keyword.value):
                     message = "custom_executor_spec runs another executor, without the checks"
                     remedy = "omit it: GenericTrainer does the work of GenericExecutor itself"
                     yield _Warning(keyword.value.lineno, message, remedy)
@@ -228,6 +229,11 @@ class _Source:
             and "serving_model_dir" in ast.unparse(node)
         ):
             yield _Warning(node.lineno, _KERAS_3_SAVE, _EXPORT)
+
+    def _is_of_tfx(self, spec: ast.expr) -> bool:
+        """Whether it names an executor of TFX's Trainer: the component runs its own instead."""
+        nodes = (node for node in ast.walk(spec) if isinstance(node, (ast.Name, ast.Attribute)))
+        return any(self._path_of(node).startswith(_EXECUTORS_OF_TFX) for node in nodes)
 
     def _of_imports(self) -> Iterator[_Edit]:
         """`from tfx.components import Trainer`, alone or among others."""

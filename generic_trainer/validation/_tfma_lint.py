@@ -230,6 +230,14 @@ def _thresholds(config: Any) -> Iterator[Finding]:
                 "does not have: the Evaluator blesses no model"
             )
             yield warn(message, "add the slice to slicing_specs")
+    fewest = config.options.min_slice_size.value
+    parts = (spec for spec in _bounded_slices(config) if spec != type(spec)())
+    if fewest > 1 and any(parts):
+        message = (
+            f"min_slice_size {fewest}: TFMA leaves out metrics of slices with fewer examples, and "
+            "for one that has a threshold the Evaluator then blesses no model"
+        )
+        yield warn(message, "see that such slices have more examples, or leave the option out")
     if _has_missing_comparison(config):
         message = (
             "cross_slice_thresholds: TFMA takes the compared slices for missing even where it "

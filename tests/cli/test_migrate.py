@@ -122,6 +122,26 @@ def test_what_stands_beside_a_trainer_stays(
     ]
 
 
+@pytest.mark.parametrize(
+    ("imports", "executor", "status"),
+    [
+        ("from tfx.components.trainer import executor", "executor.GenericExecutor", 0),
+        ("from tfx.components.trainer.executor import Executor as E", "E", 0),
+        ("from mine import executor", "executor.GenericExecutor", 1),
+    ],
+)
+def test_only_an_executor_that_is_not_of_tfx_is_named(
+    tmp_path: Path, imports: str, executor: str, status: int
+) -> None:
+    file = tmp_path / "pipeline.py"
+    file.write_text(
+        f"from tfx.components import Trainer\nfrom tfx.dsl.components.base import executor_spec\n"
+        f"{imports}\n"
+        f"Trainer(custom_executor_spec=executor_spec.ExecutorClassSpec({executor}))\n"
+    )
+    assert cli.main(["migrate", str(file)]) == status
+
+
 def test_what_will_be_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "trainer.py"
     file.write_text(

@@ -243,10 +243,11 @@ def test_lint_of_names_that_tfma_looks_up_in_silence(more: str, told: str) -> No
         ('cross_slicing_specs { slicing_specs { feature_keys: "payment" } }', "pass"),
         ('cross_slicing_specs { baseline_spec { feature_keys: "payment" } }', "pass"),
         ('cross_slicing_specs { slicing_specs { feature_keys: "miles" } }', "warn"),
+        ('slicing_specs { feature_keys: "payment" } options { min_slice_size { value: 9 } }', "warn"),
     ],
 )
 def test_a_threshold_for_a_slice_needs_the_slice(slices: str, status: str) -> None:
-    """Without it, TFMA never blesses a model."""
+    """Without it, or with too few examples in it, TFMA never blesses a model."""
     cash = 'slicing_specs { feature_values { key: "payment" value: "cash" } }'
     bound = THRESHOLD.replace("threshold {", f"per_slice_thresholds {{ {cash} threshold {{", 1)
     config = f"{broken_evaluations.spec()} {broken_evaluations.metric(more=bound)[:-1]} }} }} "
