@@ -35,6 +35,8 @@ COME_FIRST = "tests/test_campaigns.py", "tests/training/resume/test_resume_campa
 
 # Before TensorFlow is imported: its start-up chatter would hide what a test has to say.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Workers have one processor each, or less: more threads of an op would only wait for each other.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 # What one test has parsed is not what another one reads, and nothing of it is for the user.
 os.environ["GENERIC_TRAINER_CACHE_DIR"] = "off"
 # Before Ray is imported: a line that two workers print counts as the line of both.
@@ -136,6 +138,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Leaves what has been imported out of garbage collections: it is a million objects."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # tracing makes many objects, and few of them garbage
 
 
 def _rooms_of(item: pytest.Item) -> set[str]:
