@@ -6,7 +6,6 @@ a value too many, all values between them would move to another row, without an 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -123,9 +122,12 @@ def out_of_order(features: Mapping[str, Any], parsed: Mapping[str, Any]) -> tf.T
     for key, feature in features.items():
         if isinstance(feature, tf.io.SparseFeature):
             sizes = list(feature.size)
-            strides = [math.prod(sizes[place:]) for place in range(len(sizes) + 1)]
+            # The first place that differs decides: a power of 3 exceeds the sum of smaller ones.
+            weights = [3**place for place in reversed(range(len(sizes) + 1))]
             indices = parsed[key].indices
             inside = (indices[:, 1:] >= 0) & (indices[:, 1:] < tf.constant(sizes, tf.int64))
-            places = tf.linalg.matvec(indices, tf.constant(strides, tf.int64))
-            found |= ~tf.reduce_all(inside) | tf.reduce_any(places[1:] <= places[:-1])
+            steps = tf.linalg.matvec(
+                tf.sign(indices[1:] - indices[:-1]), tf.constant(weights, tf.int64)
+            )
+            found |= ~tf.reduce_all(inside) | tf.reduce_any(steps <= 0)
     return found

@@ -207,20 +207,23 @@ def test_tensors_that_columns_cannot_hold(tensors: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_sorted", "i", "j"),
+    ("is_sorted", "i", "j", "largest"),
     [
-        (False, [1, 1], [2, 2]),
-        (True, [2, 1], [0, 0]),
-        (False, [9, 1], [0, 0]),
-        (False, [0, 0], [-1, 0]),
+        (False, [1, 1], [2, 2], 4),
+        (True, [2, 1], [0, 0], 4),
+        (False, [9, 1], [0, 0], 4),
+        (False, [0, 0], [-1, 0], 4),
+        (False, [1, 1], [2, 2], 2**31),
     ],
-    ids=["repeated", "unsorted", "outside", "negative"],
+    ids=["repeated", "unsorted", "outside", "negative", "of more places than int64 has"],
 )
-def test_sparse_tensors_that_columns_cannot_hold(is_sorted: bool, i: Any, j: Any) -> None:
+def test_sparse_tensors_that_columns_cannot_hold(
+    is_sorted: bool, i: Any, j: Any, largest: int
+) -> None:
     sparse = f"""sparse_feature {{ name: "s" index_feature {{ name: "i" }}
         index_feature {{ name: "j" }} value_feature {{ name: "v" }}
         is_sorted: {str(is_sorted).lower()} }}"""
-    domain = "int_domain { min: 0 max: 4 }"
+    domain = f"int_domain {{ min: 0 max: {largest} }}"
     declared = _declared("v", "FLOAT") + _declared("i", "INT", domain)
     schema = text_format.Parse(
         declared + _declared("j", "INT", domain) + sparse, schema_pb2.Schema()
