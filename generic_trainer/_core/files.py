@@ -134,7 +134,7 @@ def write_whole(path: str, content: str | bytes) -> None:
 
 
 def _part_of(path: str) -> str:
-    """Returns the path beside another one for what is not complete yet."""
+    """Returns the path beside another one, for a file or directory that is not complete yet."""
     return f"{path}.{os.getpid()}-{os.urandom(4).hex()}.part"
 
 

@@ -268,7 +268,7 @@ def last_metrics(run_dir: str) -> dict[str, float]:
 
 
 def _spend(progress: Progress, line: dict[str, Any], at: float) -> None:
-    """Adds the time since the last event to what it went into, if this line has another event."""
+    """Books the time since the last event under that event, if this line has another event."""
     spent_s = progress.spent_s
     phase = line.get("phase")
     done = progress.step

@@ -428,7 +428,7 @@ def _fits(actual: type, kind: type) -> bool:
 
 
 def _expected(cell: str) -> str:
-    """Returns what is wrong with a cell that does not fit."""
+    """Returns the fault of a cell that does not fit, in words."""
     wanted = "an integer" if _type_of(cell) is float else "a number"
     return f"expected {wanted}, found {shown(cell)}"
 

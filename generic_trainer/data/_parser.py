@@ -79,7 +79,7 @@ def representations(schema: schema_pb2.Schema) -> dict[str, Representation]:
 
 
 def _explicit(name: str, tensor: Any, types: Mapping[str, Any]) -> Representation:
-    """Returns what a `TensorRepresentation` describes."""
+    """Returns the representation that a `TensorRepresentation` describes."""
     kind = tensor.WhichOneof("kind")
     if kind == "dense_tensor":
         dense = tensor.dense_tensor

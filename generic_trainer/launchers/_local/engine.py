@@ -211,7 +211,7 @@ class LocalEngine(Engine):
         return end
 
     def _reason(self, task: Task, code: int, signal_name: str | None) -> tuple[Failure, str]:
-        """Returns the class of a failure without a report, and what the process did."""
+        """Returns the class of a failure without a report, and how the process ended."""
         failure = failure_of_exit_code(code)
         if code > 0 and failure is Failure.LOST:
             return failure, f"ended itself with exit status {code}, as if preempted."

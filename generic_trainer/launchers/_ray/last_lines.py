@@ -43,7 +43,7 @@ class LastLines(io.TextIOBase):
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Looks at what this process prints; Ray prints to the streams that `sys` has then."""
+        """Looks at the output of this process; Ray prints to the streams that `sys` has then."""
         with (
             contextlib.redirect_stdout(Tee(sys.stdout, self)),
             contextlib.redirect_stderr(Tee(sys.stderr, self)),
@@ -51,7 +51,7 @@ class LastLines(io.TextIOBase):
             yield
 
     def write(self, text: str) -> int:
-        """Looks for ends in what is printed."""
+        """Looks for ends in printed text."""
         with self._changed:
             self._seen.update(_ANY_END.findall(text))
             self._changed.notify_all()

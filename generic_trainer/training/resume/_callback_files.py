@@ -57,7 +57,7 @@ def lacks_best(callback: Any) -> bool:
 
 
 def _found(path: str) -> list[str]:
-    """Returns what a callback has written to a path."""
+    """Returns the files that a callback has written to a path."""
     folder, name = os.path.split(path)
     # Keras fills in `{epoch}`, and TensorFlow adds endings to the name of a checkpoint.
     pattern = re.compile(re.sub(r"\\\{.*?\\\}", ".*", re.escape(name)) + r"(\..*)?")

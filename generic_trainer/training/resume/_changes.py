@@ -101,7 +101,7 @@ class Changes:
             )
 
     def values(self) -> dict[str, Any]:
-        """Returns what a checkpoint has of the changes."""
+        """Returns the changes so far, for a checkpoint."""
         attributes = {
             path: value
             for path, value in attributes_of(self._model).items()
