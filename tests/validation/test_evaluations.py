@@ -230,6 +230,9 @@ def test_lint_of_names_that_tfma_looks_up_in_silence(more: str, told: str) -> No
     assert told in found.message
 
 
+BY_PAYMENT = 'slicing_specs { feature_keys: "payment" }'
+
+
 @pytest.mark.parametrize(
     ("slices", "status"),
     [
@@ -237,13 +240,13 @@ def test_lint_of_names_that_tfma_looks_up_in_silence(more: str, told: str) -> No
         ('slicing_specs { feature_keys: "miles" }', "warn"),
         ('slicing_specs { feature_values { key: "payment" value: "card" } }', "warn"),
         ('slicing_specs { feature_keys: ["payment", "miles"] }', "warn"),
-        ('slicing_specs { } slicing_specs { feature_keys: "payment" }', "pass"),
+        (f"slicing_specs {{ }} {BY_PAYMENT}", "pass"),
         ('slicing_specs { feature_values { key: "payment" value: "cash" } }', "pass"),
         ("cross_slicing_specs { baseline_spec { } }", "warn"),
         ('cross_slicing_specs { slicing_specs { feature_keys: "payment" } }', "pass"),
         ('cross_slicing_specs { baseline_spec { feature_keys: "payment" } }', "pass"),
         ('cross_slicing_specs { slicing_specs { feature_keys: "miles" } }', "warn"),
-        ('slicing_specs { feature_keys: "payment" } options { min_slice_size { value: 9 } }', "warn"),
+        (f"{BY_PAYMENT} options {{ min_slice_size {{ value: 9 }} }}", "warn"),
     ],
 )
 def test_a_threshold_for_a_slice_needs_the_slice(slices: str, status: str) -> None:
