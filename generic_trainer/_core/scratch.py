@@ -29,6 +29,7 @@ from typing import IO, Any
 
 import psutil
 
+from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
 
 _POLL_S = 0.2
@@ -323,11 +324,14 @@ def claimed(path: str) -> Iterator[None]:
 
     Args:
         path: the folder, which may be created and deleted meanwhile. On a file system without
-            locks it is not protected, but not swept either.
+            locks, and remotely, it is not protected, but not swept either.
 
     Raises:
         ConfigurationError: another run has claimed it, which is not known to be dead.
     """
+    if is_remote(path):
+        yield
+        return
     lock, is_taken = None, False
     try:
         with contextlib.suppress(OSError):

@@ -71,20 +71,20 @@ def _examples(request: TrainingRequest) -> dict[str, Any]:
         return {}
     from generic_trainer._core.records import hold_no_record  # it imports TensorFlow
 
-    pattern = request.eval_files[0]
-    if hold_no_record(pattern):
-        _logger.warning("%s has no examples: the checks score made-up rows, or none", pattern)
+    filled = (pattern for pattern in request.eval_files if not hold_no_record(pattern))
+    pattern = next(filled, None)
+    if pattern is None:
+        named = ", ".join(request.eval_files)
+        _logger.warning("%s has no examples: the checks score made-up rows, or none", named)
         return {}
     if not _transformed(request, pattern):
         return {"examples": pattern}
     split_and_files = pattern.split(os.sep)[-2:]
-    if tfx_names.RAW_EXAMPLES in request.extra_inputs:
-        (uri, *_) = request.extra_inputs[tfx_names.RAW_EXAMPLES]
-        return {"examples": os.path.join(uri, *split_and_files)}
-    for uri in request.raw_examples:
-        raw = os.path.join(uri, *split_and_files)
-        if gfile().glob(raw):  # they may be deleted by now
-            return {"examples": raw}
+    named = request.extra_inputs.get(tfx_names.RAW_EXAMPLES, ())
+    patterns = [os.path.join(uri, *split_and_files) for uri in named or request.raw_examples]
+    found = [raw for raw in patterns if gfile().glob(raw)]  # they may be deleted by now
+    if found or named:
+        return {"examples": (found or patterns)[0]}
     return {"examples": pattern, "examples_transformed": True}
 
 

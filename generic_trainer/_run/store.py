@@ -31,7 +31,6 @@ from generic_trainer._core.files import (
     delete_tree,
     files_below,
     gfile,
-    is_remote,
     move_aside,
     publish_tree,
     read_whole,
@@ -93,9 +92,6 @@ def own_staging(request: TrainingRequest) -> Iterator[None]:
     Object stores have no locks: stale directories stay there.
     """
     own = request.staging_dir
-    if is_remote(own):
-        yield
-        return
     models = glob.escape(os.path.dirname(request.model_dir.rstrip("/")))
     locks = glob.glob(os.path.join(models, "*", os.path.basename(own) + LOCK_SUFFIX))
     with claimed(own):

@@ -26,6 +26,8 @@ _BLESSED_FILE = "INFRA_BLESSED"
 _BLESSED_PROPERTY = "blessed"
 
 _REPORTED_FACTS = ("size_bytes", "latency_ms", "goodput")
+# Custom properties in which TFX keeps fields of an artifact.
+_OF_TFX = {"is_external", "name", "pipeline_name", "producer_component", "state", "tfx_version"}
 _NAMED_FACTS = {"manifest_sha256", "trained_in"}
 
 
@@ -97,7 +99,8 @@ def record_outputs(
     The Model's custom properties are `validation` (the report's verdict), `manifest_sha256`,
     `size_bytes`, `latency_ms`, `goodput` (the share of the run's time that went into steps which
     the model has kept, from 0 to 1; absent if no steps are known), and the last value of each
-    scalar in the event files of the ModelRun, under its TensorBoard name. `trained_in` is what was
+    scalar in the event files of the ModelRun, under its TensorBoard name, unless TFX has a property
+    of that name. `trained_in` is what was
     kept of the failed run that trained the model, where this one did not. The InfraBlessing, where
     the pipeline has that output, is the one that Pusher accepts.
 
@@ -108,7 +111,9 @@ def record_outputs(
     model = artifact_utils.get_single_instance(list(output_dict[keys.MODEL]))
     model_run = artifact_utils.get_single_instance(list(output_dict[keys.MODEL_RUN]))
     facts = {name: float(report.facts[name]) for name in _REPORTED_FACTS if name in report.facts}
-    for name, value in {**last_scalars(model_run.uri), **facts}.items():
+    scalars = last_scalars(model_run.uri)
+    described = {name: scalars[name] for name in scalars.keys() - _OF_TFX} | facts
+    for name, value in described.items():
         if math.isfinite(value):
             model.set_float_custom_property(name, value)
         else:  # neither the metadata store nor JSON can hold a number that is not finite

@@ -1,10 +1,12 @@
 """The component: what a pipeline calls, and the function that KFP runs in a container."""
 
 import base64
+import contextlib
 import functools
 import inspect
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from kfp import dsl
@@ -49,7 +51,8 @@ def train(
         base_model: an artifact: a SavedModel to start from, and to compare with.
         hyperparameters: name → value, or a `keras_tuner.HyperParameters` config. This and the
             following four may be parameters of the pipeline or outputs of other tasks.
-        custom_config: the dictionary `fn_args.custom_config`.
+        custom_config: the dictionary `fn_args.custom_config`. Of one that is a parameter or an
+            output, KFP may hand over whole numbers as floats.
         train_steps: `fn_args.train_steps`; None: one pass.
         eval_steps: `fn_args.eval_steps`; None: one pass.
         distribution: the place where training runs.
@@ -70,17 +73,18 @@ def train(
         code = bundle_module_file(module_file, folder, may_define=may_define)
         packed = base64.b64encode(read_whole(str(code.bundle))).decode()
     artifacts = {"schema": schema, "transform_graph": transform_graph, "base_model": base_model}
+    dictionaries = {"hyperparameters": hyperparameters, "custom_config": custom_config}
     given = {
         **artifacts,
-        "hyperparameters": hyperparameters,
-        "custom_config": custom_config,
+        **{name: _as_text(value) for name, value in dictionaries.items()},
         "train_steps": train_steps,
         "eval_steps": eval_steps,
         "distribution": distribution and distribution.to_json(),
         "contract": contract and contract.to_json(),
     }
     omitted = {name for name, artifact in artifacts.items() if artifact is None}
-    step = dsl.component(_without(omitted), base_image=base_image)
+    texts = {name for name in dictionaries if isinstance(given[name], str)}
+    step = dsl.component(_step(omitted, texts), base_image=base_image)
     return step(
         examples=examples,
         module=code.module,
@@ -90,15 +94,30 @@ def train(
     )
 
 
-def _without(omitted: set[str]) -> Callable[..., None]:
-    """Returns `train_step` without some of its artifacts: KFP's local runner wants all of them."""
+def _as_text(value: Any) -> Any:
+    """Returns a dictionary as JSON: KFP has floats alone in its own. Others stay as they are."""
+    if isinstance(value, Mapping):
+        with contextlib.suppress(TypeError):  # of a value that KFP refuses with a reason
+            return json.dumps(value)
+    return value
+
+
+def _step(omitted: set[str], texts: set[str]) -> Callable[..., None]:
+    """Returns `train_step` without some artifacts, and with texts in place of dictionaries.
+
+    KFP's local runner wants all artifacts of a component.
+    """
 
     @functools.wraps(train_step)
     def step(**inputs: Any) -> None:
         train_step(**inputs)
 
     signature = inspect.signature(train_step)
-    kept = [parameter for name, parameter in signature.parameters.items() if name not in omitted]
+    kept = [
+        parameter.replace(annotation=Optional[str]) if name in texts else parameter
+        for name, parameter in signature.parameters.items()
+        if name not in omitted
+    ]
     step.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
     return step
 

@@ -78,8 +78,8 @@ def _options(
     folder: str,
     examples: Any,
     schema: Any,
-    hyperparameters: Mapping[str, Any] | None,
-    custom_config: Mapping[str, Any] | None,
+    hyperparameters: Mapping[str, Any] | str | None,
+    custom_config: Mapping[str, Any] | str | None,
     contract: str | None,
     **others: Any,
 ) -> dict[str, str]:
@@ -88,6 +88,8 @@ def _options(
     if schema is not None:
         inside = os.path.join(schema.path, "schema.pbtxt")
         options["schema"] = inside if os.path.isdir(schema.path) else schema.path
+    if isinstance(hyperparameters, str):
+        hyperparameters = json.loads(hyperparameters)
     config = json.dumps(tuner_config(hyperparameters)) if hyperparameters else None
     files = {"hyperparameters": config, "contract": contract}
     for name, text in files.items():
@@ -96,7 +98,8 @@ def _options(
             with open(options[name], "w", encoding="utf-8") as file:
                 file.write(text)
     if custom_config is not None:
-        options["custom_config"] = json.dumps(custom_config)
+        is_text = isinstance(custom_config, str)
+        options["custom_config"] = custom_config if is_text else json.dumps(custom_config)
     given = {name: getattr(value, "path", value) for name, value in others.items()}
     return options | {name: str(value) for name, value in given.items() if value}
 

@@ -45,6 +45,7 @@ _CHECKPOINTS_DIR = ".checkpoints"
 _MODEL_RUN = "model_run"
 # What Vertex adds to the name of a node.
 _EXECUTION = re.compile(r"_(-\d+|\d{12,})$")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # In the directory that is kept of a failed run.
 REJECTED_DIR = "rejected_export"
 # Settings of TensorFlow, Keras and this package, which have to be the same everywhere. TF_ alone
@@ -298,7 +299,7 @@ def _node_dir(model_run_dir: str) -> str:
     1. TFX's own orchestrators: `<root>/<node>/model_run/<execution>` → `<root>/<node>`.
     2. Kubeflow and Vertex: `<root>/<run>/<task>/model_run` → `<root>/<node>`, where Vertex names a
        task by its node and a random 64-bit number (`Trainer_-3145728`). A short number is part of
-       the node's own name (`Trainer_2`).
+       the node's own name (`Trainer_2`). Newer Kubeflow has a UUID between task and `model_run`.
     3. Anything else: the parent directory.
     """
     parent, name = os.path.split(model_run_dir.rstrip("/").removesuffix(FAILED_SUFFIX))
@@ -306,6 +307,8 @@ def _node_dir(model_run_dir: str) -> str:
         return os.path.dirname(parent)
     if name != _MODEL_RUN:
         return parent
+    if _UUID.fullmatch(os.path.basename(parent)):
+        parent = os.path.dirname(parent)
     run, task = os.path.split(parent)
     return os.path.join(os.path.dirname(run), _EXECUTION.sub("", task))
 

@@ -235,10 +235,12 @@ class CustomJobs(RemoteService):
             ConfigurationError: Vertex AI has given the job up because of its specification.
         """
         job = next(iter(self._jobs(name)), None)
+        written = {task: WorkerEnd.read(folder.end_of(task)) for task in self._tasks}
+        ends = {task: end for task, end in written.items() if end is not None}
         failed = {
             task: TaskStatus(task.name, "failed")
-            for task in self._tasks
-            if (end := WorkerEnd.read(folder.end_of(task))) is not None and end.failure is not None
+            for task, end in ends.items()
+            if end.failure is not None
         }
         if failed:  # without fault if the job was cancelled in between
             job = next(iter(self._jobs(name)), None)
@@ -250,7 +252,10 @@ class CustomJobs(RemoteService):
         if phase in ("active", "suspended"):
             task_phase: Any = "running" if state in ("RUNNING", "UPDATING") else "waiting"
             alive = {task: TaskStatus(task.name, task_phase, reason=state) for task in self._tasks}
-            return JobStatus(phase, message, alive | failed)
+            # Vertex AI may call a chief running that has exported: its peers, which miss it, then
+            # fail, and spoil nothing.
+            succeeded = {task: TaskStatus(task.name, "succeeded") for task in ends}
+            return JobStatus(phase, message, alive | succeeded | failed)
         if phase == "succeeded":
             return JobStatus(phase, message, {t: TaskStatus(t.name, phase) for t in self._tasks})
         for pattern, reason in ((_OUT_OF_MEMORY, "OOMKilled"), (_EXITED, "")):

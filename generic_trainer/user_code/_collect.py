@@ -22,6 +22,8 @@ _IMPORTERS = frozenset({"import_module", "__import__", "run_module"})
 # And those that only look for it: importlib.util.find_spec, importlib.resources.files,
 # pkgutil.get_data.
 _IMPORTING_CALLS = _IMPORTERS | {"find_spec", "files", "get_data"}
+# And those that load a file, whatever its name is: any module beside may be meant.
+_LOADERS = frozenset({"spec_from_file_location", "run_path", "SourceFileLoader"})
 _NOTED = ".noted"  # the folder of a bundle from which nothing is imported
 _MODEL_ANALYSIS = "tensorflow_model_analysis"
 # Arguments that no API of it takes any more.
@@ -240,7 +242,7 @@ def composed_names(tree: ast.AST) -> set[str]:
     """Returns the starts of the names of top-level modules that a file composes and imports.
 
     `import_module("model_" + kind)` gives "model_"; `import_module(kind)` gives "", as does any
-    other use of such a function, such as `map(import_module, kinds)`.
+    other use of such a function, such as `map(import_module, kinds)`, and of one that loads a file.
     """
     nodes = list(ast.walk(tree))
     starts = set()
@@ -252,7 +254,8 @@ def composed_names(tree: ast.AST) -> set[str]:
             if _name(node.func) in _IMPORTERS and not is_whole and "." not in start:
                 starts.add(start)
     others = (_name(node) for node in nodes if node not in called)
-    return starts | {"" for name in others if name in _IMPORTERS}
+    loads = any(_name(node) in _LOADERS for node in nodes)
+    return starts | {"" for name in others if loads or name in _IMPORTERS}
 
 
 def _name(node: ast.AST) -> str:

@@ -275,3 +275,12 @@ def test_unnamed_file_is_in_no_folder(tmp_path: Path) -> None:
 
 def opened_by(pid: int) -> set[str]:
     return {file.path for file in psutil.Process(pid).open_files()}
+
+
+def test_a_remote_folder_is_claimed_without_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = [*tmp_path.iterdir()]
+    with claimed("gs://bucket/node/model_run/1.failed"):
+        assert [*tmp_path.iterdir()] == before

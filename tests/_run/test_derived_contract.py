@@ -31,6 +31,20 @@ def test_raw_examples_are_those_that_the_transform_graph_was_made_from(tmp_path:
     assert not contract.examples_transformed
     request = dataclasses.replace(request, extra_inputs={"raw_examples": (str(gone),)})
     assert derived_contract(request).examples == f"{gone}/Split-eval/*"  # as the user has said
+    optional = dataclasses.replace(request, extra_inputs={"raw_examples": ()})
+    assert derived_contract(optional).examples == f"{raw}/Split-eval/*"
+
+
+def test_the_first_eval_split_that_has_rows_is_scored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    helpers.write_examples(tmp_path / "full")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "data").write_bytes(b"")
+    patterns = f"{tmp_path}/empty/*", f"{tmp_path}/full/Split-eval/*"
+    assert derived_contract(request_in(tmp_path, eval_files=patterns)).examples == patterns[1]
+    assert derived_contract(request_in(tmp_path, eval_files=patterns[:1])).examples is None
+    assert "empty/* has no examples" in caplog.text
 
 
 # Types of `x` and `y` in the schema of the transformed examples; both are floats in the examples.

@@ -165,6 +165,7 @@ def test_an_input_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("gs://b/root/4711/run-2026/Trainer_-31457/model_run", "gs://b/root/4711/Trainer"),
         ("gs://b/root/4711/run-2/Trainer_2_3145700000000/model_run", "gs://b/root/4711/Trainer_2"),
         ("/root/run-1/trainer/model_run", "/root/trainer"),
+        ("/root/run-1/t/9f5d27b0-11c2-4d5e-8a3b-0123456789ab/model_run", "/root/t"),
         ("/root/run-1/Trainer_1/model_run", "/root/Trainer_1"),
         ("/root/run-1/Trainer_20261128/model_run", "/root/Trainer_20261128"),
         ("/tmp/somewhere/run", "/tmp/somewhere"),

@@ -31,7 +31,7 @@ REPORTS = helpers.run_fn("""
         tf.summary.histogram("weights", [1.0, 2.0], step=0)
     with tf.compat.v1.Graph().as_default():
         with tf.compat.v1.summary.FileWriter(fn_args.model_run_dir) as writer:
-            for tag in ("steps_per_s", "validation"):  # the latter is a property, too
+            for tag in ("steps_per_s", "validation", "name"):  # the others are properties, too
                 value = tf.compat.v1.Summary.Value(tag=tag, simple_value=8.0)
                 writer.add_summary(tf.compat.v1.Summary(value=[value]), 1)
     export(fn_args.eval_model_dir)
@@ -82,6 +82,7 @@ def test_scalars_become_properties_of_the_model(finished: Node) -> None:
     assert finished.model.get_float_custom_property("steps_per_s") == 8.0
     assert finished.model.get_string_custom_property("train/broken") == "nan"
     assert not finished.model.has_custom_property("train/weights")
+    assert finished.model.name == ""  # as a string: TFX keeps a field there
 
 
 def test_the_measured_goodput_becomes_a_property_of_the_model(finished: Node, node: Node) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import yaml
 
 from generic_trainer import Distribution, ServingContract, cli
 from generic_trainer._core.texts import tuner_config
-from generic_trainer.kfp._step import _examples
+from generic_trainer.kfp._step import _examples, _options
 
 kfp = pytest.importorskip("kfp")
 from kfp import compiler, dsl  # noqa: E402
@@ -23,6 +24,7 @@ from generic_trainer.kfp import train  # noqa: E402
 from generic_trainer.kfp._component import train_step  # noqa: E402
 
 LABEL = ServingContract(label_keys=("price",))
+DICTIONARIES = "custom_config", "hyperparameters"
 OUTPUTS = {
     "model": "system.Model",
     "metrics": "system.Metrics",
@@ -152,6 +154,30 @@ def test_a_failed_check_fails_the_task_and_keeps_the_export_for_the_next_try(
     execute(tmp_path, houses, contract=LABEL.to_json(), run_root=str(root))
     assert not kept.exists()  # published, without training again
     assert (tmp_path / "outputs" / "model" / "saved_model.pb").is_file()
+
+
+def test_whole_numbers_of_dictionaries_stay_whole(tmp_path: Path, houses: Path) -> None:
+    """KFP's own dictionaries have floats alone."""
+    file = str(houses / "trainer.py")
+    config = {"seed": 2**60 + 1, "rate": 1.0}
+    spec = compiled(tmp_path, module_file=file, custom_config=config, hyperparameters={"units": 3})
+    inputs = spec["root"]["dag"]["tasks"]["train-step"]["inputs"]["parameters"]
+    given = {name: inputs[name]["runtimeValue"]["constant"] for name in DICTIONARIES}
+    examples = SimpleNamespace(path=str(houses / "data" / "houses.csv"))
+    options = _options(str(tmp_path), examples, schema=None, contract=None, **given)
+    assert options["custom_config"] == '{"seed": 1152921504606846977, "rate": 1.0}'
+    values = json.loads(Path(options["hyperparameters"]).read_text())["values"]
+    assert repr(values) == "{'units': 3}"
+
+    @dsl.pipeline(name="parameters")
+    def pipeline(config: dict) -> None:
+        table = dsl.importer(artifact_uri="gs://bucket/houses.csv", artifact_class=dsl.Dataset)
+        train(examples=table.output, module_file=file, **dict.fromkeys(DICTIONARIES, config))
+
+    compiler.Compiler().compile(pipeline, str(tmp_path / "parameters.yaml"))
+    spec = next(yaml.safe_load_all((tmp_path / "parameters.yaml").read_text()))
+    declared = spec["components"]["comp-train-step"]["inputDefinitions"]["parameters"]
+    assert {declared[name]["parameterType"] for name in DICTIONARIES} == {"STRUCT"}
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ COMPOSED = {
     """import_module(name=kind)""": "deep model_a model_b notes setup",
     """list(map(importlib.import_module, [kind]))""": "deep model_a model_b notes setup",
     """import_module("." + kind, "layers")""": "",
+    """importlib.util.spec_from_file_location(kind, kind)""": "deep model_a model_b notes setup",
+    """runpy.run_path(kind)""": "deep model_a model_b notes setup",
 }
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,11 @@ from generic_trainer.errors import (
     WorkerMemoryError,
 )
 from generic_trainer.launchers import Distribution, VertexOptions
-from generic_trainer.launchers._vertex import LABEL, cluster_variables, custom_job
+from generic_trainer.launchers._distribution import tasks
+from generic_trainer.launchers._failures import Failure
+from generic_trainer.launchers._job import JobFolder
+from generic_trainer.launchers._vertex import LABEL, CustomJobs, cluster_variables, custom_job
+from generic_trainer.launchers._worker_end import WorkerEnd
 from tests.launchers import jobs
 from tests.launchers.jobs import EXPORTS, WAITS, Run, runner
 
@@ -202,3 +207,23 @@ def test_sigterm_cancels_the_job(run: Run, vertex: VertexStandIn) -> None:
 def test_job_that_is_refused_says_why(run: Run, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         run(options=options)
+
+
+def test_a_chief_that_has_exported_has_succeeded_before_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that misses it fails meanwhile, which must not start all of them anew."""
+    running = SimpleNamespace(name="n", state=SimpleNamespace(name="JOB_STATE_RUNNING"))
+    running.error = SimpleNamespace(message="", code=0)
+    monkeypatch.setattr("generic_trainer.launchers._vertex.job_client", lambda region: None)
+    monkeypatch.setattr(CustomJobs, "_jobs", lambda self, name: [running])
+    wanted = Distribution(launcher="vertex", num_workers=2, vertex=VertexOptions(**OPTIONS))
+    folder = JobFolder(str(tmp_path))
+    chief, worker = tasks(wanted)
+    WorkerEnd(task=chief.name).write(folder.end_of(chief))
+    WorkerEnd(task=worker.name, failure=Failure.LOST).write(folder.end_of(worker))
+    status = CustomJobs(wanted).look("n", folder)
+    assert {task: each.phase for task, each in status.tasks.items()} == {
+        chief: "succeeded",
+        worker: "failed",
+    }
