@@ -36,6 +36,7 @@ from generic_trainer._core.files import (
     read_whole,
     write_whole,
 )
+from generic_trainer._core.progress import ProgressReader
 from generic_trainer._core.scratch import LOCK_SUFFIX, claimed, locks_held, sweep
 from generic_trainer._core.tfx_names import SERVING_MODEL_DIR
 from generic_trainer._core.values import digest
@@ -46,6 +47,7 @@ from generic_trainer.launchers import REJECTED_DIR, Job, TrainingRequest
 RUN_FILE = "run.json"
 _ESTIMATOR_EXPORT = re.compile(r"export/[^/]+/\d+/saved_model\.pb")
 _ESTIMATOR_DIR = "estimator"
+_EARLIER_SUFFIX = ".earlier"
 
 _logger = logging.getLogger(__name__)
 
@@ -98,6 +100,18 @@ def own_staging(request: TrainingRequest) -> Iterator[None]:
         for path in sweep(path.removesuffix(LOCK_SUFFIX) for path in locks):
             _logger.info("Deleted %s, a leftover of a killed run", path)
         yield
+
+
+def set_earlier_run_aside(run_dir: str) -> None:
+    """Moves away what a published run has left in the directory of a new one.
+
+    TFX numbers executions from 1 again if its metadata were deleted. The scalars and the course of
+    the earlier run would count as those of the new one.
+    """
+    if ProgressReader(run_dir).look().phase == "published":
+        target = run_dir.rstrip("/") + _EARLIER_SUFFIX
+        move_aside(run_dir, target)
+        _logger.info("Moved what an earlier run has left in %s to %s", run_dir, target)
 
 
 @only_logged("The log and the export of the failed run could not be kept")

@@ -85,6 +85,19 @@ def test_scalars_become_properties_of_the_model(finished: Node) -> None:
     assert finished.model.name == ""  # as a string: TFX keeps a field there
 
 
+def test_scalars_of_an_earlier_run_of_this_number_are_not_those_of_the_model(node: Node) -> None:
+    """Without its metadata, TFX counts from 1 again."""
+    log = "with tf.summary.create_file_writer(fn_args.model_run_dir).as_default():\n    "
+    node.run(helpers.run_fn(f"{log}tf.summary.scalar('old', 1.0, step=1)"))
+    assert node.model.has_custom_property("old")
+    node.new_outputs()
+    node.run(helpers.run_fn(f"{log}tf.summary.scalar('new', 1.0, step=1)"))
+    assert node.model.has_custom_property("new")
+    assert not node.model.has_custom_property("old")
+    earlier = node.path("model_run").with_name("1.earlier")
+    assert (earlier / "report.html").is_file()
+
+
 def test_the_measured_goodput_becomes_a_property_of_the_model(finished: Node, node: Node) -> None:
     node.run(helpers.run_fn(FITS))
     facts = node.report()["facts"]
