@@ -19,6 +19,7 @@ lacks draws. `move_to` therefore counts them, and takes the second way if any ar
 """
 
 import logging
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -36,6 +37,7 @@ _DRAWS = b"epoch_num_random_samples"
 _OF_PYTHON = {"GeneratorDataset", "PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _OF_CHANCE = ("Shuffle", "Random")
 
+_with_snapshot: weakref.WeakKeyDictionary[tf.data.Iterator, bool] = weakref.WeakKeyDictionary()
 _logger = logging.getLogger(__name__)
 
 
@@ -46,7 +48,7 @@ def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) 
     iterators of a distribution strategy, those over Python generators and those with stateful
     functions have none: their batches are counted. So are those of data that are iterated anew in
     the next epoch, whose shuffles then draw new seeds: how often they have drawn is not part of
-    the state, unless they have more to read.
+    the state, unless they have more to read. And so are those of a snapshot: see `has_snapshot`.
 
     Args:
         iterator: gives a `fit` its batches.
@@ -56,6 +58,8 @@ def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) 
     """
     is_last_pass = is_last or consumed > batches
     if not (isinstance(iterator, tf.data.Iterator) and (is_last_pass or _is_endless(iterator))):
+        return {}
+    if has_snapshot(iterator):
         return {}
     # Other policies leave out the state of Python code and of stateful ops: a resumed fit would
     # read other rows.
@@ -108,6 +112,18 @@ def move_to(
         )
     _logger.info("Reading the %d batches before that position again", batches)
     skip(iterator, batches, lacking)
+
+
+def has_snapshot(iterator: tf.data.Iterator) -> bool:
+    """Returns whether data pass through `Dataset.snapshot`, whose files must not be disturbed.
+
+    To take the state of an iterator that writes them leaves files that nobody can read: so does
+    `tf.train.Checkpoint(iterator=...)` with TensorFlow alone.
+    """
+    if iterator not in _with_snapshot:  # to look takes as long as copying data that are in memory
+        kinds = _operations(iterator)
+        _with_snapshot[iterator] = any(kind.startswith("SnapshotDataset") for kind in kinds)
+    return _with_snapshot[iterator]
 
 
 def shuffles_within_a_pass(iterator: Any, is_over: bool) -> bool:
