@@ -164,6 +164,7 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
         "eval_steps": math.ceil(profile.rows * (1 - _TRAIN_SHARE) / profile.batch_size),
         "instance": row,
         "has_points": any("." in name for name in instance),
+        "renamed": [pair for pair in arguments.items() if pair[0] != pair[1]],
         "request": json.dumps(request, ensure_ascii=False),
         "request_file": _REQUEST if len(row) > _LONGEST_INSTANCE else "",
         # The label is an output as well.

@@ -80,6 +80,8 @@ def _predict(options: argparse.Namespace) -> int:
 
     rows = [{name: value_in(name, cell) for name, cell in row.items()} for row in rows]
     outputs = model.predict(rows, places)
+    # An output [rows, 1] has one value, as one [rows] has.
+    outputs = {k: v[:, 0] if getattr(v, "shape", ())[1:] == (1,) else v for k, v in outputs.items()}
     printed = [
         {name: _plain(array[row]) for name, array in outputs.items()} for row in range(len(rows))
     ]

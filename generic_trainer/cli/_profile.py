@@ -47,6 +47,8 @@ _LEAST_TOKENS, _MOST_TOKENS = 1_000, 10_000  # that the project learns of a colu
 _READ_TEXTS = 100_000
 _ROWS_OF_TOTAL = 5  # that are not 0
 _MANY_EQUAL = 0.1  # of the rows
+# Numbers are far from others beyond a gap of so many times the range of at least so many others.
+_FAR, _FEWEST_NEAR = 5, 3
 # Batches: small ones learn more of few rows, large ones are faster.
 _FEW_ROWS = 10_000
 _SMALL_BATCH = 32
@@ -139,6 +141,11 @@ def profile_of(table: Table, label: str) -> Profile:
                 "needs it as well. Remove the spaces after the separators."
             )
     remarks += _remarks_about_totals(table, cells)
+    amounts = [*columns["numbers"], *([label] if task == "regression" else [])]
+    far = {name: text for name in amounts if (text := _far_values(name, cells[name]))}
+    remarks += [*far.values()][:1]
+    if others := [*map(repr, far)][1:]:
+        remarks.append(f"Such cells are also in {listed(others)}.")
     most_tokens = _LEAST_TOKENS
     for kind_of_text, parts in (("texts", "words"), ("characters", "pairs of characters")):
         for name in columns[kind_of_text]:
@@ -162,11 +169,10 @@ def profile_of(table: Table, label: str) -> Profile:
             "are amounts, correct them to predict a number."
         )
     remarks += _remarks_about_classes(label, classes)
-    rounded = [*columns.get("numbers", []), *([label] if task == "regression" else [])]
     remarks += [
         f"{name!r} has {values} different values, of which float32 tells only {kept} apart: "
         "subtract a constant from all of them, or take another unit."
-        for name in rounded
+        for name in amounts
         # The project reads features that are integers as float64.
         if name == label or table.columns[name] is float
         for values, kept in [_values_of_float32(cells[name])]
@@ -213,10 +219,11 @@ def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[st
         most = min(_MOST_CLASSES, len(cells) // _ROWS_PER_CLASS)
         if len(distinct) > max(most, 2):
             text = next((cell for cell in cells if not _PLAIN.fullmatch(cell)), cells[0])
+            remedy = "; correct them to predict a number" if _odd_number(cells) else ""
             raise DataError(
                 f"column {label!r} is the label, but has {len(distinct)} different texts in "
                 f"{len(cells)} rows, such as {shown(text)}: expected numbers, or at most {most} "
-                "classes",
+                f"classes{remedy}",
                 path=table.path,
                 feature=label,
             )
@@ -271,6 +278,31 @@ def _remarks_about_totals(table: Table, cells: Mapping[str, Sequence[str]]) -> l
                 "but their total, remove it, or the model learns from it."
             ]
     return []
+
+
+def _far_values(name: str, cells: Sequence[str]) -> str | None:
+    """Returns a sentence about numbers that are far from all others; None: there are none.
+
+    They stand for a missing value, such as -99, or are typing errors: scaled with them, the others
+    are all alike. They are beyond the widest gap, on the side of fewer different numbers.
+    """
+    numbers = np.array([float(cell) for cell in cells if cell])
+    numbers = numbers[np.isfinite(numbers)]
+    distinct = np.unique(numbers)
+    if len(distinct) <= _FEWEST_NEAR:
+        return None
+    gaps = np.diff(distinct)
+    parts = np.split(distinct, [int(gaps.argmax()) + 1])
+    far, near = sorted(parts, key=len)
+    if len(near) < _FEWEST_NEAR or gaps.max() <= _FAR * np.ptp(near):
+        return None
+    count = int(np.isin(numbers, far).sum())
+    values = listed([f"{value:.15g}" for value in far])
+    return (
+        f"{name!r} has {values} in {count:,} of {len(cells):,} cells, and all others are between "
+        f"{near[0]:.15g} and {near[-1]:.15g}: if that means a missing value, or is a mistake, "
+        "leave these cells empty, and of the label remove the rows."
+    )
 
 
 def _is_whole(cell: str) -> bool:
