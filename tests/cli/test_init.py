@@ -494,8 +494,9 @@ def test_the_model_of_the_project_learns_and_predicts(
     words += ["--schema", project / "schema.pbtxt", "--output", tmp_path / "runs"]
     assert cli.main(list(map(str, words))) == 0
     model = tmp_path / "runs" / "model" / "1" / "Format-Serving"
-    consumers = "BulkInferrer,Evaluator,Pusher"
-    assert cli.main(["validate", str(model), "--consumers", consumers]) == 0
+    contract = tmp_path / "contract.yaml"
+    contract.write_text("consumers: [BulkInferrer, Evaluator, Pusher]\n")
+    assert cli.main(["validate", str(model), "--contract", str(contract)]) == 0
     capsys.readouterr()
 
     assert cli.main(["predict", str(model), str(new), "--json"]) == 0
