@@ -31,10 +31,11 @@ from generic_trainer.validation._graph import (
     node_name,
     tensors_of,
 )
-from generic_trainer.validation._scoring import Budget, Feed, Scores, call, score
+from generic_trainer.validation._scoring import Feed, Scores, call, score
 from generic_trainer.validation._session import SessionSignature, open_session
 from generic_trainer.validation._signatures import Signature, feature_of
 from generic_trainer.validation._tflite import TFLiteModel, find_models
+from generic_trainer.validation._troubles import Budget
 
 _CHUNK = 1 << 22  # values that are examined together: one variable may fill the memory
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")

@@ -20,8 +20,9 @@ from generic_trainer.validation._schema_rows import (
     is_optional,
     observed_features,
 )
-from generic_trainer.validation._scoring import Budget, Trouble, difference, troubles
+from generic_trainer.validation._scoring import difference
 from generic_trainer.validation._signatures import ParsedFeature
+from generic_trainer.validation._troubles import Budget, Trouble, troubles
 from tests.validation import models
 from tests.validation.broken_rows import SCHEMA
 
