@@ -265,13 +265,15 @@ def golden(model: ModelUnderTest) -> Iterator[Finding]:
     """
     scored = model.scores.get("serving_default")
     if scored is not None and scored.feed.real and "serving_default" in dict(_serialized(model)):
+        records = scored.feed.records[:_GOLDEN_ROWS]
+        # Not those of the batch, by which outputs may be padded or scaled.
         outputs = {
-            key: rows[:_GOLDEN_ROWS].tolist()
-            for key, rows in sorted(scored.batch.items())
-            if rows.shape[:1] == (scored.feed.rows,) and not scored.varies(key)[0]
+            key: rows.tolist()
+            for key, rows in sorted(_score(model, "serving_default", records).items())
+            if scored.has_rows(key) and not scored.varies(key)[0]
             if rows.dtype.kind not in "Oc"  # which JSON does not have
         }
-        examples = [base64.b64encode(r).decode() for r in scored.feed.records[:_GOLDEN_ROWS]]
+        examples = [base64.b64encode(record).decode() for record in records]
         model.facts["golden"] = {"serving_default": {"examples": examples, "outputs": outputs}}
     known: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
