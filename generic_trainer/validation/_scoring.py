@@ -25,8 +25,10 @@ import numpy as np
 
 ODD_ROWS = 7  # an incomplete last batch, of a size that no graph is built for by accident
 _SINGLE_ROWS = 4  # rows that are also scored alone
-# Relative tolerance per dtype: sums are taken in another order at another batch size.
+# Relative tolerance by bytes of a float: sums are taken in another order at another batch size.
 _TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
+_STEP = 2.0**-22  # relative, of whole numbers that were computed in float32
+_SINGLE, DOUBLE = 4, 8  # bytes
 _FEW = 0.05  # share of discrete values that may flip where two scores are nearly equal
 # Relative difference of rows that half precision may round away, and how much of the difference
 # between rows their order may change.
@@ -119,7 +121,8 @@ class Scores:
         again: the same, in a second call.
         odd: for the first `ODD_ROWS` rows; the whole batch if it cannot be divided.
         single: for each of the first rows alone; none if the batch cannot be divided.
-        half: the outputs that are computed in half precision, of whatever dtype they are.
+        precision: output → bytes of the floats that it is computed from, where they are fewer than
+            those of its dtype, or of half precision.
         shuffled: the outputs for all rows in another order, put back into the order of `batch`;
             empty unless an output is of half precision.
     """
@@ -129,7 +132,7 @@ class Scores:
     again: Outputs
     odd: Outputs
     single: tuple[Outputs, ...]
-    half: frozenset[str] = frozenset()
+    precision: Mapping[str, int] = dataclasses.field(default_factory=dict)
     shuffled: Outputs = dataclasses.field(default_factory=dict)
 
     def has_rows(self, output: str) -> bool:
@@ -151,10 +154,12 @@ class Scores:
 
     def differs(self, output: str, rows: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
         """Returns the difference of rows from those in the batch; see `difference`."""
-        is_half = output in self.half
+        precision = self.precision.get(output, DOUBLE)
         batch = self.batch[output]
-        found = difference(rows, expected, batch, is_half=is_half)
-        return found if found[0] or is_half else (_in_a_column(rows, expected, batch), False)
+        found = difference(rows, expected, batch, precision)
+        if found[0] or precision < _SINGLE:
+            return found
+        return _in_a_column(rows, expected, batch), False
 
     def mixes_rows(self, output: str) -> bool:
         """Whether rows of half precision have the outputs of other rows.
@@ -174,26 +179,27 @@ class Scores:
         return bool(changed[differ].sum() > _MIXED * spread[differ].sum())
 
 
-def score(signature: Any, feed: Feed, half: frozenset[str]) -> Scores:
+def score(signature: Any, feed: Feed, precision: Mapping[str, int]) -> Scores:
     """Calls a loaded signature with all rows (twice), an odd remainder of them, and single rows.
 
     Rows with outputs of half precision are called in another order too.
     """
     batch = call(signature, feed.inputs)
     again = call(signature, feed.inputs)
-    half |= {key for key, output in batch.items() if is_float(output) and output.itemsize < 4}
+    halves = {k: v.itemsize for k, v in batch.items() if is_float(v) and v.itemsize < _SINGLE}
+    precision = {**precision, **halves}
     if not feed.divisible:
-        return Scores(feed, batch, again, batch, (), half)
+        return Scores(feed, batch, again, batch, (), precision)
     odd = call(signature, feed.take(slice(0, ODD_ROWS)))
     alone = tuple(call(signature, feed.take([n])) for n in range(min(_SINGLE_ROWS, feed.rows)))
     shuffled: Outputs = {}
-    if half:
+    if any(size < _SINGLE for size in precision.values()):
         order = np.random.default_rng(0).permutation(feed.rows)  # the same in every run
         back = np.argsort(order)
         outputs = call(signature, feed.take(order))
         per_row = {k: v for k, v in outputs.items() if v.shape == batch[k].shape}
         shuffled = {k: v[back] for k, v in per_row.items() if v.shape[:1] == (feed.rows,)}
-    return Scores(feed, batch, again, odd, alone, half, shuffled)
+    return Scores(feed, batch, again, odd, alone, precision, shuffled)
 
 
 def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
@@ -210,6 +216,16 @@ def is_float(array: np.ndarray) -> bool:
     return array.dtype.kind in "fc" or array.dtype.name in ("bfloat16", "float8_e4m3fn")
 
 
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """Returns floats with 64 bits for each number: bfloat16 can neither be formatted nor viewed."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _sizes(array: np.ndarray) -> np.ndarray:
+    """Returns the absolute values of floats, 0 for those that are not finite."""
+    return np.nan_to_num(np.abs(_numbers(array)), posinf=0.0)
+
+
 def extent(array: np.ndarray) -> tuple[float, float]:
     """Returns the least and the greatest of real numbers, NaN aside; NaN if there are no others."""
     numbers = array.astype(np.float64)  # bfloat16 cannot be formatted
@@ -220,7 +236,7 @@ def extent(array: np.ndarray) -> tuple[float, float]:
 
 
 def difference(
-    actual: np.ndarray, expected: np.ndarray, batch: Any = None, *, is_half: bool = False
+    actual: np.ndarray, expected: np.ndarray, batch: Any = None, precision: int = DOUBLE
 ) -> tuple[str, bool]:
     """Compares two arrays of the same meaning.
 
@@ -229,26 +245,32 @@ def difference(
         expected: the values that it should have.
         batch: rows, perhaps almost alike, none of which must be taken for another; None if it is
             enough that values are almost equal.
-        is_half: whether the values were computed in half precision, and cast afterwards.
+        precision: bytes of the floats that the values were computed from, if fewer than their own.
 
     Returns:
         The difference, in words, empty for none; and whether it is certain. Arrays whose shapes
         differ as padding does are compared in the part that both have.
     """
-    atol = rtol = 0.0
+    atol: Any = 0.0
+    rtol = 0.0
     if is_float(actual):
-        numbers = np.abs(expected.astype(np.float64))
-        size = 2 if is_half else actual.dtype.itemsize
-        rtol = _TOLERANCE.get(size, 2e-2)
-        largest = np.max(numbers, initial=0.0, where=np.isfinite(numbers))
+        size = min(precision, actual.real.itemsize)
+        rtol = allowed = _TOLERANCE.get(size, 2e-2)
+        largest = _sizes(expected).max(initial=0.0)
         atol = rtol * min(largest, 1.0)
-        if batch is not None and largest and size > 2:
-            spread = np.ptp(batch[np.isfinite(batch)].astype(np.float64))
+        if batch is not None and largest and size >= _SINGLE:
+            spread = np.ptp(_numbers(batch[np.isfinite(batch)]).view(np.float64))
             # Of rows that are all alike the spread is rounding itself.
-            strict = max(spread / 10, rtol / 100 * largest), 0.0
+            strict = max(spread / 10, allowed / 100 * largest), 0.0
             atol, rtol = min(
                 strict, (atol, rtol), key=lambda tolerance: tolerance[0] + tolerance[1] * largest
             )
+        if np.ndim(batch) and actual.shape == expected.shape[:1] + batch.shape[1:]:
+            # Where a row is almost 0, larger numbers may have cancelled out, as in other rows.
+            atol = np.maximum(atol, allowed / 100 * _sizes(batch).max(axis=0, initial=0.0))
+    elif precision == _SINGLE and actual.dtype.kind in "iu" and actual.shape == expected.shape:
+        gap = np.abs(actual.astype(np.float64) - expected)
+        expected = np.where(gap <= _STEP * np.abs(actual.astype(np.float64)), actual, expected)
     most = 0.0 if is_float(actual) else _FEW
     worst, share, _ = deviation(actual, expected, atol, rtol)
     if actual.shape == expected.shape:
@@ -267,16 +289,15 @@ def _in_a_column(actual: np.ndarray, expected: np.ndarray, batch: np.ndarray) ->
     In `[seconds since 1970, probability]` a tolerance for all numbers hides every probability. It
     is a warning: how large the numbers were that a column was computed from, nobody knows.
     """
-    if batch.ndim < 2 or actual.shape != expected.shape or not is_float(batch):
+    is_real = batch.size and batch.dtype.kind == "f" and batch.itemsize >= _SINGLE
+    if not is_real or batch.ndim < 2 or actual.shape != expected.shape:
         return ""
-    for number in range(batch.shape[-1] if batch.dtype.itemsize > 2 else 0):
-        column = batch[..., number][np.isfinite(batch[..., number])].astype(np.float64)
-        spread = np.ptp(column) if column.size else 0.0
-        largest = np.abs(column).max(initial=0.0)
-        atol = max(spread / 10, _ROUNDED * largest, _ROUNDED)
-        if change := deviation(actual[..., number], expected[..., number], atol)[0]:
-            return f"in column {number} {change}"
-    return ""
+    columns = np.where(np.isfinite(batch), batch, np.nan).reshape(-1, batch.shape[-1])
+    least, greatest = (extreme.reduce(columns.astype(np.float64)) for extreme in (np.fmin, np.fmax))
+    sizes = np.fmax(np.abs(least), np.abs(greatest))
+    atol = np.fmax(np.fmax((greatest - least) / 10, _ROUNDED * sizes), _ROUNDED)
+    change, _, _ = deviation(actual, expected, atol)
+    return f"in a column of small numbers {change}" if change else ""
 
 
 def _common_parts(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -295,7 +316,7 @@ def _common_parts(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np
 
 
 def deviation(
-    actual: np.ndarray, expected: np.ndarray, atol: float = 0.0, rtol: float = 0.0
+    actual: np.ndarray, expected: np.ndarray, atol: Any = 0.0, rtol: float = 0.0
 ) -> tuple[str, float, float]:
     """Compares two arrays, whose numbers may differ by `atol + rtol * abs(expected)`.
 
@@ -307,8 +328,8 @@ def deviation(
         return f"shape {actual.shape} instead of {expected.shape}", 1.0, np.inf
     if is_float(actual) and is_float(expected):
         form = "{:.6g}"
-        a = actual.astype(np.float64)
-        b = expected.astype(np.float64)
+        a = _numbers(actual)
+        b = _numbers(expected)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         gap = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
         excess = gap - atol - rtol * np.nan_to_num(np.abs(b), posinf=0.0)
@@ -344,6 +365,6 @@ def not_finite(outputs: Outputs) -> Iterator[tuple[Kind, str, np.ndarray]]:
     """Yields kind, output and mask, for each output and each kind that occurs in it."""
     for key, output in sorted(outputs.items()):
         if is_float(output):
-            numbers = output.astype(np.complex128 if output.dtype.kind == "c" else np.float64)
+            numbers = _numbers(output)
             masks: dict[Kind, Any] = {"NaN": np.isnan(numbers), "infinite": np.isinf(numbers)}
             yield from ((kind, key, where) for kind, where in masks.items() if where.any())

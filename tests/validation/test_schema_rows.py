@@ -220,7 +220,7 @@ def test_rows_that_are_almost_alike_are_not_taken_for_each_other() -> None:
     changed, certain = difference(batch[7:], batch[:1], batch)
     assert changed and certain
     assert difference(batch[:1] * np.float32(1 + 1e-6), batch[:1], batch) == ("", False)
-    assert difference(batch[7:] * np.float32(1.01), batch[:1], batch, is_half=True) == ("", False)
+    assert difference(batch[7:] * np.float32(1.01), batch[:1], batch, precision=2) == ("", False)
 
 
 def refuses_277(examples: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -290,7 +290,8 @@ def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> I
         actual = outputs[output]
         # Among strings such as "NaN" numbers would become strings.
         numbers = np.array(golden_values, float if _scoring.is_float(actual) else None)
-        changed, _ = _scoring.difference(actual, numbers.astype(actual.dtype))
+        precision = model.precision_of(model.signatures[name]).get(output, _scoring.DOUBLE)
+        changed, _ = _scoring.difference(actual, numbers.astype(actual.dtype), None, precision)
         if changed:
             message = f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}"
             remedy = (
