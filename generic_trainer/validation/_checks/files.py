@@ -42,6 +42,7 @@ _WEIGHED = re.compile(
 _COMBINED = re.compile(r"Gather(V2|Nd)?|Add(V2)?|Sub|Mul|RealDiv|SquaredDifference|Prelu")
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
+_TABLE_KEY = re.compile(r"/\.ATTRIBUTES/table-(keys|values)$")
 
 
 @check(after="", formats=ANY, decided_by="code")
@@ -278,7 +279,8 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
     Diverged training ends without an error and exports NaN. The scores of such a model are NaN or
     constant.
 
-    Weights of a frozen graph are constants. A constant NaN that stands for a missing value is fine.
+    Weights of a frozen graph are constants. A constant NaN that stands for a missing value is fine;
+    NaN in a lookup table is a warning.
 
     Example: a learning rate of 1,000, and every weight is NaN after ten steps.
     """
@@ -295,7 +297,9 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
         message = f"NaN in {_quoted(idle)}, which no signature reads"
         yield warn(message, f"leave optimizers and metrics out of the export; {remedy}")
     if spoilt := [name for name in scan.nan if name not in unread]:
-        yield fail(f"NaN in {_quoted(spoilt)}", remedy)
+        # A table may say by NaN that it knows no value.
+        judge = warn if all(map(_TABLE_KEY.search, spoilt)) else fail
+        yield judge(f"NaN in {_quoted(spoilt)}", remedy, may_be_meant=True)
     if scan.infinite:
         message = f"infinite values in {_quoted(scan.infinite)}"
         yield warn(message, f"fine in a mask; in a weight, {remedy}")
