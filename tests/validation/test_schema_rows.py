@@ -17,6 +17,7 @@ from generic_trainer.validation._lists import filled
 from generic_trainer.validation._schema_rows import (
     SchemaRows,
     domain_limits,
+    domain_words,
     is_optional,
     observed_features,
 )
@@ -73,6 +74,16 @@ def test_limits_that_say_something() -> None:
         ("bool_domain { }", [0, 1]),
     ):
         assert domain_limits(feature(text)) == expected
+    assert domain_limits(feature("float_domain { min: 0.5 max: 3.7 }"), "int64") == [1, 3]
+
+
+def test_words_of_a_domain() -> None:
+    for text, expected in (
+        ('string_domain { value: "red" }', [b"red"]),
+        ('bool_domain { true_value: "yes" false_value: "no" }', [b"yes", b"no"]),
+        ("bool_domain { }", []),
+    ):
+        assert domain_words(schema_pb2.Schema(), feature(text)) == expected
 
 
 def test_what_the_schema_allows() -> None:
