@@ -285,14 +285,16 @@ def latency(model: ModelUnderTest) -> Iterator[Finding]:
     served = [name for name in model.serving_signatures if name in model.scores]
     if not served:
         raise Skip("no signature was called")
-    name = "serving_default" if "serving_default" in served else served[0]
+    main = "serving_default" if "serving_default" in served else served[0]
     budget = model.contract.max_latency_ms
     most_s = _SOME_SECONDS if budget is None else _MAX_SECONDS
-    feed = model.scores[name].feed
-    median_ms = _median_ms(model.loaded.signatures[name], feed.take([0]), most_s)
-    model.facts["latency_ms"] = round(median_ms, 3)
-    message = f"{name!r} takes {median_ms:.3g} ms for one example on this machine's CPU"
-    yield _within(message, median_ms, budget, "ms", "max_latency_ms")
+    for name in served if budget is not None else [main]:
+        feed = model.scores[name].feed
+        median_ms = _median_ms(model.loaded.signatures[name], feed.take([0]), most_s)
+        if name == main:
+            model.facts["latency_ms"] = round(median_ms, 3)
+        message = f"{name!r} takes {median_ms:.3g} ms for one example on this machine's CPU"
+        yield _within(message, median_ms, budget, "ms", "max_latency_ms")
 
 
 def _within(message: str, measured: float, budget: float | None, unit: str, field: str) -> Finding:
