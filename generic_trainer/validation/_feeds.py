@@ -19,7 +19,8 @@ _MADE_UP = "made-up examples"
 # Values along a dimension that a signature leaves free: enough for several convolutions without
 # padding, whose mean over nothing is any number; the next ones where a model refuses so many.
 _FREE_DIMS = (96, 16, 3)
-_MAX_VALUES = 1 << 17  # of a row
+_MAX_VALUES = 1 << 17  # of a row with free dimensions, and of one in a batch of RECORDS
+_LEAST_ROWS = 8  # more than the odd number that is scored too
 _CHANNELS = 3
 _MAX_NAMES = 10  # of features
 
@@ -52,9 +53,9 @@ def feed_for(
     name = next(iter(tensors))
     whole = frozenset(key for key, tensor in tensors.items() if not tensor.is_batched)
     shapes = filter(None, (tensors[key].shape for key in tensors if key in whole))
-    rows = next((shape[0] for shape in shapes), None) or RECORDS
-    features = signature.features if serialized else {}
     free = free or _free_dim(model)
+    rows = next((shape[0] for shape in shapes), None) or _rows_that_fit(tensors.values(), free)
+    features = signature.features if serialized else {}
     if records is None:
         records = _named_records(model)
     if whole:  # exactly so many
@@ -77,7 +78,7 @@ def feed_for(
     if serialized:  # any text
         texts = records or [b"text %d" % row for row in range(rows)]
         return Feed({name: np.array(texts, dtype=object)}, "strings", False, False, whole)
-    made_up_tensors = {name: _made_up_tensor(tensor, free) for name, tensor in tensors.items()}
+    made_up_tensors = {n: _made_up_tensor(tensor, free, rows) for n, tensor in tensors.items()}
     known = all(tensor.shape is not None for tensor in tensors.values())
     what = "made-up tensors"
     return Feed(made_up_tensors, what, False, False, whole, ranks_known=known, free=chosen)
@@ -200,21 +201,27 @@ def _kind_of(dtype: Any) -> str:
     return "float_list" if dtype.is_floating else "int64_list"
 
 
-def _dims(tensor: Tensor, free: int) -> list[int]:
+def _rows_that_fit(tensors: Iterable[Tensor], free: int) -> int:
+    """Returns how many rows to make up: few of those that are large, as their activations are."""
+    values = sum(math.prod(_dims(tensor, free)[1:]) for tensor in tensors)
+    return min(RECORDS, max(_LEAST_ROWS, RECORDS * _MAX_VALUES // max(values, 1)))
+
+
+def _dims(tensor: Tensor, free: int, rows: int = RECORDS) -> list[int]:
     """Returns the dimensions of made-up rows.
 
     A first dimension that is not free gives the number of rows.
     """
     shape = [None] if tensor.shape is None else tensor.shape
-    sizes = [RECORDS, *[free] * len(shape)]
+    sizes = [rows, *[free] * len(shape)]
     if shape == [None] * 4:  # images
         sizes[3] = _CHANNELS
     return [size if dim is None else dim for dim, size in zip(shape, sizes, strict=False)]
 
 
-def _made_up_tensor(tensor: Tensor, free: int) -> np.ndarray:
-    """Returns [RECORDS, ...] small values, different from row to row, the same each time."""
-    dims = _dims(tensor, free)
+def _made_up_tensor(tensor: Tensor, free: int, rows: int) -> np.ndarray:
+    """Returns [rows, ...] small values, different from row to row, the same each time."""
+    dims = _dims(tensor, free, rows)
     generator = np.random.default_rng(0)
     count = math.prod(dims)
     if tensor.dtype.name == "string":

@@ -27,14 +27,16 @@ from generic_trainer.validation._graph import (
     HANDS_ON,
     Graph,
     Node,
+    Place,
     library_of,
     node_name,
     tensors_of,
 )
-from generic_trainer.validation._scoring import Budget, Feed, Scores, call, score
+from generic_trainer.validation._scoring import Feed, Scores, call, score
 from generic_trainer.validation._session import SessionSignature, open_session
 from generic_trainer.validation._signatures import Signature, feature_of
 from generic_trainer.validation._tflite import TFLiteModel, find_models
+from generic_trainer.validation._troubles import Budget
 
 _CHUNK = 1 << 22  # values that are examined together: one variable may fill the memory
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
@@ -44,6 +46,7 @@ OTHER_SUFFIXES = frozenset(
 )
 PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
 _DEFAULTS = frozenset({"serving_default", "predict"})  # TFMA prefers the latter
+_SHAPES = {"Rank", "Shape", "ShapeN", "Size"}  # of tensors, whose values do not matter
 _INIT_OP_SIGNATURE = "__saved_model_init_op"
 
 
@@ -208,25 +211,34 @@ class ModelUnderTest:
         """Every node: the graph's own, and those inside each library function."""
         return self.graph.nodes
 
-    def half_outputs(self, signature: Signature) -> frozenset[str]:
-        """Returns the outputs that depend on values computed in half precision.
+    def precision_of(self, signature: Signature) -> dict[str, int]:
+        """Returns output → bytes of the smallest floats that it was computed in, if that matters.
 
-        Such are those of the policy mixed_bfloat16 of Keras, of whatever dtype they are. A table
-        that is merely stored in half precision does not count.
+        They are 2 for the policy mixed_bfloat16 of Keras, of whatever dtype its outputs are, and 4
+        for an output that is cast to float64 or rounded to whole numbers in the end. A table that
+        is merely stored in half precision does not count.
         """
         import tensorflow as tf
 
-        kinds = tf.half.as_datatype_enum, tf.bfloat16.as_datatype_enum
-        half = {
-            (node.function, node.proto.name)
-            for node in self.nodes
-            if node.op not in HANDS_ON
-            for key in ("T", "DstT")
-            if key in node.proto.attr and node.proto.attr[key].type in kinds
-        }
-        outputs = signature.outputs.items() if half else ()
-        computing = self.graph.computing
-        return frozenset(k for k, v in outputs if half & computing(tensors_of({k: v.info})))
+        sizes = {tf.half: 2, tf.bfloat16: 2, tf.float32: 4, tf.complex64: 4}
+        places: dict[int, set[Place]] = {2: set(), 4: set()}
+        for dtype, size in sizes.items():
+            places[size] |= {
+                (node.function, node.proto.name)
+                for node in self.nodes
+                if node.op not in HANDS_ON | _SHAPES
+                for key in ("T", "DstT")
+                if key in node.proto.attr and node.proto.attr[key].type == dtype.as_datatype_enum
+            }
+        found: dict[str, int] = {}
+        for key, output in signature.outputs.items():
+            dtype = output.dtype
+            is_cast = dtype.is_integer or dtype in (tf.float64, tf.complex128)
+            if places[2] or (places[4] and is_cast):
+                computing = self.graph.computing(tensors_of({key: output.info}))
+                if size := next((size for size in (2, 4) if places[size] & computing), 0):
+                    found[key] = size
+        return found
 
     @functools.cached_property
     def foreign_ops(self) -> dict[str, list[Node]]:
@@ -312,7 +324,7 @@ class ModelUnderTest:
 
     def _called(self, name: str, feed: Feed) -> Scores:
         called = self.loaded.signatures[name]
-        return score(called, feed, self.half_outputs(self.signatures[name]))
+        return score(called, feed, self.precision_of(self.signatures[name]))
 
     def fresh(self, scores: Mapping[str, Scores]) -> dict[str, Scores]:
         """Returns scores, anew where a call of another signature may have changed weights since.

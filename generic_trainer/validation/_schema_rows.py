@@ -334,25 +334,28 @@ def without(example: Any, keys: Iterable[str]) -> Any:
 
 def domain_of(schema: Any, feature: Any, dtype: str) -> list[Any]:
     """Returns the words of a feature's domain or, for a dtype of numbers, the limits."""
-    return domain_words(schema, feature) if dtype == "string" else domain_limits(feature)
+    return domain_words(schema, feature) if dtype == "string" else domain_limits(feature, dtype)
 
 
 def domain_words(schema: Any, feature: Any) -> list[bytes]:
     """Returns the words of a feature's domain."""
     shared = next((d for d in schema.string_domain if d.name == feature.domain), None)
     domain = feature.string_domain if shared is None else shared
-    return [word.encode() for word in domain.value]
+    of_bool = feature.bool_domain.true_value, feature.bool_domain.false_value
+    return [word.encode() for word in (*domain.value, *filter(None, of_bool))]
 
 
-def domain_limits(feature: Any) -> list[Any]:
+def domain_limits(feature: Any, dtype: str = "") -> list[Any]:
     """Returns the limits of a feature's numeric domain, in order, without meaningless ones."""
     if feature.HasField("bool_domain"):
         return [0, 1]
     for kind, limit in (("int_domain", _NO_INT_BOUND), ("float_domain", _NO_BOUND)):
         if feature.HasField(kind):
             domain = getattr(feature, kind)
-            bounds = [getattr(domain, end) for end in ("min", "max") if domain.HasField(end)]
-            return [bound for bound in bounds if abs(bound) < limit]
+            within = {"min": math.ceil, "max": math.floor}
+            bounds = {e: getattr(domain, e) for e in within if domain.HasField(e)}
+            known = {end: bound for end, bound in bounds.items() if abs(bound) < limit}
+            return [within[e](b) if dtype == "int64" else b for e, b in known.items()]
     return []
 
 

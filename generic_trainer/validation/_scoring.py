@@ -1,4 +1,4 @@
-"""Calls of a model's signatures, as an object and in a session; rows that trouble a signature.
+"""Calls of a model's signatures, and differences of their outputs.
 
 Three rows in `row_independence`, of a model that divides each score by the sum of its batch::
 
@@ -12,30 +12,23 @@ the batch, beside a longer row, as `[3, 5]`. So numbers have a tolerance, and sh
 the part that they share. A wide tolerance hides a model that returns row 2 for row 1, if scores
 are close: 0.50001, 0.50002, 0.50003 all differ by less than 0.001. Hence `difference` takes the
 batch, and lets numbers differ by a tenth of its spread, unless that is below rounding.
-
-Troubling rows are found within a budget of seconds. Rows are called in one batch. If that raises,
-the batch is halved until single rows are left, so that rows without trouble cost one call: one bad
-row among 256 costs 17.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
-import re
-import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-from generic_trainer._core.texts import reason_of
-
 ODD_ROWS = 7  # an incomplete last batch, of a size that no graph is built for by accident
 _SINGLE_ROWS = 4  # rows that are also scored alone
-# Relative tolerance per dtype: sums are taken in another order at another batch size.
+# Relative tolerance by bytes of a float: sums are taken in another order at another batch size.
 _TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
+_STEP = 2.0**-22  # relative, of whole numbers that were computed in float32
+_SINGLE, DOUBLE = 4, 8  # bytes
 _FEW = 0.05  # share of discrete values that may flip where two scores are nearly equal
 # Relative difference of rows that half precision may round away, and how much of the difference
 # between rows their order may change.
@@ -44,11 +37,7 @@ _MIXED = 0.25
 # What rounding leaves of numbers around 1 that cancel out, with room.
 _ROUNDED = 1e-5
 Outputs = dict[str, np.ndarray]
-_MAX_BATCH = 256
-Row = TypeVar("Row")
 Kind = Literal["error", "NaN", "infinite"]
-# Makes a signature's inputs of tf.train.Examples; None where they do not fit.
-ToInputs = Callable[[Sequence[Any]], "dict[str, np.ndarray] | None"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +121,8 @@ class Scores:
         again: the same, in a second call.
         odd: for the first `ODD_ROWS` rows; the whole batch if it cannot be divided.
         single: for each of the first rows alone; none if the batch cannot be divided.
-        half: the outputs that are computed in half precision, of whatever dtype they are.
+        precision: output → bytes of the floats that it is computed from, where they are fewer than
+            those of its dtype, or of half precision.
         shuffled: the outputs for all rows in another order, put back into the order of `batch`;
             empty unless an output is of half precision.
     """
@@ -142,7 +132,7 @@ class Scores:
     again: Outputs
     odd: Outputs
     single: tuple[Outputs, ...]
-    half: frozenset[str] = frozenset()
+    precision: Mapping[str, int] = dataclasses.field(default_factory=dict)
     shuffled: Outputs = dataclasses.field(default_factory=dict)
 
     def has_rows(self, output: str) -> bool:
@@ -164,10 +154,12 @@ class Scores:
 
     def differs(self, output: str, rows: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
         """Returns the difference of rows from those in the batch; see `difference`."""
-        is_half = output in self.half
+        precision = self.precision.get(output, DOUBLE)
         batch = self.batch[output]
-        found = difference(rows, expected, batch, is_half=is_half)
-        return found if found[0] or is_half else (_in_a_column(rows, expected, batch), False)
+        found = difference(rows, expected, batch, precision)
+        if found[0] or precision < _SINGLE:
+            return found
+        return _in_a_column(rows, expected, batch), False
 
     def mixes_rows(self, output: str) -> bool:
         """Whether rows of half precision have the outputs of other rows.
@@ -187,26 +179,27 @@ class Scores:
         return bool(changed[differ].sum() > _MIXED * spread[differ].sum())
 
 
-def score(signature: Any, feed: Feed, half: frozenset[str]) -> Scores:
+def score(signature: Any, feed: Feed, precision: Mapping[str, int]) -> Scores:
     """Calls a loaded signature with all rows (twice), an odd remainder of them, and single rows.
 
     Rows with outputs of half precision are called in another order too.
     """
     batch = call(signature, feed.inputs)
     again = call(signature, feed.inputs)
-    half |= {key for key, output in batch.items() if is_float(output) and output.itemsize < 4}
+    halves = {k: v.itemsize for k, v in batch.items() if is_float(v) and v.itemsize < _SINGLE}
+    precision = {**precision, **halves}
     if not feed.divisible:
-        return Scores(feed, batch, again, batch, (), half)
+        return Scores(feed, batch, again, batch, (), precision)
     odd = call(signature, feed.take(slice(0, ODD_ROWS)))
     alone = tuple(call(signature, feed.take([n])) for n in range(min(_SINGLE_ROWS, feed.rows)))
     shuffled: Outputs = {}
-    if half:
+    if any(size < _SINGLE for size in precision.values()):
         order = np.random.default_rng(0).permutation(feed.rows)  # the same in every run
         back = np.argsort(order)
         outputs = call(signature, feed.take(order))
         per_row = {k: v for k, v in outputs.items() if v.shape == batch[k].shape}
         shuffled = {k: v[back] for k, v in per_row.items() if v.shape[:1] == (feed.rows,)}
-    return Scores(feed, batch, again, odd, alone, half, shuffled)
+    return Scores(feed, batch, again, odd, alone, precision, shuffled)
 
 
 def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
@@ -223,6 +216,16 @@ def is_float(array: np.ndarray) -> bool:
     return array.dtype.kind in "fc" or array.dtype.name in ("bfloat16", "float8_e4m3fn")
 
 
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """Returns floats with 64 bits for each number: bfloat16 can neither be formatted nor viewed."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _sizes(array: np.ndarray) -> np.ndarray:
+    """Returns the absolute values of floats, 0 for those that are not finite."""
+    return np.nan_to_num(np.abs(_numbers(array)), posinf=0.0)
+
+
 def extent(array: np.ndarray) -> tuple[float, float]:
     """Returns the least and the greatest of real numbers, NaN aside; NaN if there are no others."""
     numbers = array.astype(np.float64)  # bfloat16 cannot be formatted
@@ -233,7 +236,7 @@ def extent(array: np.ndarray) -> tuple[float, float]:
 
 
 def difference(
-    actual: np.ndarray, expected: np.ndarray, batch: Any = None, *, is_half: bool = False
+    actual: np.ndarray, expected: np.ndarray, batch: Any = None, precision: int = DOUBLE
 ) -> tuple[str, bool]:
     """Compares two arrays of the same meaning.
 
@@ -242,26 +245,32 @@ def difference(
         expected: the values that it should have.
         batch: rows, perhaps almost alike, none of which must be taken for another; None if it is
             enough that values are almost equal.
-        is_half: whether the values were computed in half precision, and cast afterwards.
+        precision: bytes of the floats that the values were computed from, if fewer than their own.
 
     Returns:
         The difference, in words, empty for none; and whether it is certain. Arrays whose shapes
         differ as padding does are compared in the part that both have.
     """
-    atol = rtol = 0.0
+    atol: Any = 0.0
+    rtol = 0.0
     if is_float(actual):
-        numbers = np.abs(expected.astype(np.float64))
-        size = 2 if is_half else actual.dtype.itemsize
-        rtol = _TOLERANCE.get(size, 2e-2)
-        largest = np.max(numbers, initial=0.0, where=np.isfinite(numbers))
+        size = min(precision, actual.real.itemsize)
+        rtol = allowed = _TOLERANCE.get(size, 2e-2)
+        largest = _sizes(expected).max(initial=0.0)
         atol = rtol * min(largest, 1.0)
-        if batch is not None and largest and size > 2:
-            spread = np.ptp(batch[np.isfinite(batch)].astype(np.float64))
+        if batch is not None and largest and size >= _SINGLE:
+            spread = np.ptp(_numbers(batch[np.isfinite(batch)]).view(np.float64))
             # Of rows that are all alike the spread is rounding itself.
-            strict = max(spread / 10, rtol / 100 * largest), 0.0
+            strict = max(spread / 10, allowed / 100 * largest), 0.0
             atol, rtol = min(
                 strict, (atol, rtol), key=lambda tolerance: tolerance[0] + tolerance[1] * largest
             )
+        if np.ndim(batch) and actual.shape == expected.shape[:1] + batch.shape[1:]:
+            # Where a row is almost 0, larger numbers may have cancelled out, as in other rows.
+            atol = np.maximum(atol, allowed / 100 * _sizes(batch).max(axis=0, initial=0.0))
+    elif precision == _SINGLE and actual.dtype.kind in "iu" and actual.shape == expected.shape:
+        gap = np.abs(actual.astype(np.float64) - expected)
+        expected = np.where(gap <= _STEP * np.abs(actual.astype(np.float64)), actual, expected)
     most = 0.0 if is_float(actual) else _FEW
     worst, share, _ = deviation(actual, expected, atol, rtol)
     if actual.shape == expected.shape:
@@ -280,16 +289,15 @@ def _in_a_column(actual: np.ndarray, expected: np.ndarray, batch: np.ndarray) ->
     In `[seconds since 1970, probability]` a tolerance for all numbers hides every probability. It
     is a warning: how large the numbers were that a column was computed from, nobody knows.
     """
-    if batch.ndim < 2 or actual.shape != expected.shape or not is_float(batch):
+    is_real = batch.size and batch.dtype.kind == "f" and batch.itemsize >= _SINGLE
+    if not is_real or batch.ndim < 2 or actual.shape != expected.shape:
         return ""
-    for number in range(batch.shape[-1] if batch.dtype.itemsize > 2 else 0):
-        column = batch[..., number][np.isfinite(batch[..., number])].astype(np.float64)
-        spread = np.ptp(column) if column.size else 0.0
-        largest = np.abs(column).max(initial=0.0)
-        atol = max(spread / 10, _ROUNDED * largest, _ROUNDED)
-        if change := deviation(actual[..., number], expected[..., number], atol)[0]:
-            return f"in column {number} {change}"
-    return ""
+    columns = np.where(np.isfinite(batch), batch, np.nan).reshape(-1, batch.shape[-1])
+    least, greatest = (extreme.reduce(columns.astype(np.float64)) for extreme in (np.fmin, np.fmax))
+    sizes = np.fmax(np.abs(least), np.abs(greatest))
+    atol = np.fmax(np.fmax((greatest - least) / 10, _ROUNDED * sizes), _ROUNDED)
+    change, _, _ = deviation(actual, expected, atol)
+    return f"in a column of small numbers {change}" if change else ""
 
 
 def _common_parts(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -308,7 +316,7 @@ def _common_parts(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np
 
 
 def deviation(
-    actual: np.ndarray, expected: np.ndarray, atol: float = 0.0, rtol: float = 0.0
+    actual: np.ndarray, expected: np.ndarray, atol: Any = 0.0, rtol: float = 0.0
 ) -> tuple[str, float, float]:
     """Compares two arrays, whose numbers may differ by `atol + rtol * abs(expected)`.
 
@@ -320,8 +328,8 @@ def deviation(
         return f"shape {actual.shape} instead of {expected.shape}", 1.0, np.inf
     if is_float(actual) and is_float(expected):
         form = "{:.6g}"
-        a = actual.astype(np.float64)
-        b = expected.astype(np.float64)
+        a = _numbers(actual)
+        b = _numbers(expected)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         gap = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
         excess = gap - atol - rtol * np.nan_to_num(np.abs(b), posinf=0.0)
@@ -353,147 +361,10 @@ def dense(value: Any) -> np.ndarray:
     return np.array(array, dtype=object) if isinstance(array, bytes) else np.asarray(array)
 
 
-class Budget:
-    """Seconds that the calls of some checks may take together.
-
-    Args:
-        seconds: a call is not made if it is expected to take longer than the seconds that are left.
-        seconds_per_row: expected seconds of a row before the first call.
-    """
-
-    def __init__(self, seconds: float, seconds_per_row: float = 0.0) -> None:
-        self.left_s = seconds
-        self.rows = 0
-        self._seconds_per_row = seconds_per_row
-
-    def allows(self, rows: int) -> bool:
-        """Whether a call with so many rows is expected to end in time."""
-        return self.left_s > rows * self._seconds_per_row
-
-    def call(self, signature: Any, inputs: Mapping[str, np.ndarray], rows: int) -> Outputs:
-        """Calls a loaded signature, and counts the time."""
-        before_s = self.left_s
-        with self.charged():
-            self.rows += rows
-            outputs = call(signature, inputs)
-        # A call that raises may have done nothing.
-        self._seconds_per_row = (before_s - self.left_s) / max(rows, 1)
-        return outputs
-
-    def made(self, rows: Iterable[Row]) -> list[Row]:
-        """Makes rows for half of the seconds at most: a schema can have 10,000 features."""
-        end_s = time.perf_counter() + self.left_s / 2
-        with self.charged():
-            return list(itertools.takewhile(lambda _: time.perf_counter() < end_s, rows))
-
-    @contextlib.contextmanager
-    def charged(self) -> Iterator[None]:
-        """Charges the time of the block to the budget."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.left_s -= time.perf_counter() - started
-
-    @contextlib.contextmanager
-    def part(self, share: float) -> Iterator[None]:
-        """Leaves a share of the seconds, and counts rows anew; the others are left afterwards."""
-        kept_s = self.left_s * (1 - share)
-        self.left_s -= kept_s
-        self.rows = 0
-        try:
-            yield
-        finally:
-            self.left_s += kept_s
-
-
-@dataclasses.dataclass(frozen=True)
-class Trouble:
-    """An error or a wrong output of a signature for one row.
-
-    Attributes:
-        index: the row's number.
-        kind: whether it raises, or returns NaN or an infinity.
-        reason: the error, or the name of the output.
-    """
-
-    index: int
-    kind: Kind
-    reason: str
-
-    def resembles(self, other: Trouble) -> bool:
-        """Whether both seem to have one cause: they differ in numbers only."""
-        bare, bare_other = (re.sub(r"-?[\d.]+|\"[^\"]*\"", "#", t.reason) for t in (self, other))
-        return self.kind == other.kind and bare == bare_other
-
-
-def troubles(
-    signature: Any, to_inputs: ToInputs, rows: Sequence[Any], budget: Budget, usual: Outputs
-) -> Iterator[Trouble]:
-    """Yields the troubles of rows, one for a row, as far as a budget lasts.
-
-    If it does not last to find the row that makes a batch raise, the first row of the batch
-    represents it.
-
-    Args:
-        signature: of the loaded model.
-        to_inputs: makes its inputs from rows.
-        rows: `tf.train.Example`s.
-        budget: for all calls.
-        usual: the outputs for rows without trouble. Outputs that are not finite there are ignored.
-    """
-    ignored = {(kind, key) for kind, key, _ in not_finite(usual)}
-    has_trouble = False
-    raised = None
-    size = 0
-    starts = range(0, len(rows), _MAX_BATCH)
-    # A stack, first rows on top: if the seconds run out, what was called is not a random part.
-    waiting = [range(start, min(start + _MAX_BATCH, len(rows))) for start in starts][::-1]
-    while waiting and budget.left_s > 0:
-        part = waiting.pop()
-        in_part = None  # unknown: half of the rows may fit the seconds, or not raise
-        if budget.allows(len(part)):
-            with budget.charged():
-                inputs = to_inputs([rows[index] for index in part])
-            try:
-                outputs = None if inputs is None else budget.call(signature, inputs, len(part))
-            except Exception as error:
-                raised = Trouble(part[0], "error", reason_of(error))
-                size = len(part)
-                in_part = [raised] if len(part) == 1 else None
-            else:
-                in_part = None if outputs is None else _in_outputs(outputs, part, ignored)
-        if in_part is not None:
-            has_trouble = has_trouble or bool(in_part)
-            yield from in_part
-        elif len(part) > 1:
-            middle = len(part) // 2
-            waiting += [part[middle:], part[:middle]]
-    if waiting and raised is not None and not has_trouble:
-        reason = f"{raised.reason} (somewhere in a batch of {size} such rows)"
-        yield dataclasses.replace(raised, reason=reason)
-
-
-def _in_outputs(
-    outputs: Outputs, part: range, ignored: Container[tuple[Kind, str]]
-) -> list[Trouble] | None:
-    """Returns the troubles of some rows, None if only fewer rows can show them."""
-    trouble_of: dict[int, Trouble] = {}
-    for kind, key, where in not_finite(outputs):
-        if (kind, key) in ignored:
-            continue
-        if len(part) > 1 and where.shape[:1] != (len(part),):
-            return None  # an output of the whole batch, which may be the fault of any row
-        per_row = where.reshape(len(part), -1).any(axis=1)
-        for index in np.flatnonzero(per_row):
-            trouble_of.setdefault(index, Trouble(part[index], kind, f"output {key!r}"))
-    return [trouble_of[index] for index in sorted(trouble_of)]
-
-
 def not_finite(outputs: Outputs) -> Iterator[tuple[Kind, str, np.ndarray]]:
     """Yields kind, output and mask, for each output and each kind that occurs in it."""
     for key, output in sorted(outputs.items()):
         if is_float(output):
-            numbers = output.astype(np.complex128 if output.dtype.kind == "c" else np.float64)
+            numbers = _numbers(output)
             masks: dict[Kind, Any] = {"NaN": np.isnan(numbers), "infinite": np.isinf(numbers)}
             yield from ((kind, key, where) for kind, where in masks.items() if where.any())

@@ -75,6 +75,30 @@ def test_lists_that_belong_together_change_together(check: Check) -> None:
     assert report.passed and len(report.warnings) == 1, (report.summary(), report.warnings)
 
 
+@pytest.mark.parametrize("order", [("own", "of_graph"), ("of_graph", "own")])
+def test_a_file_of_its_own_with_the_name_of_a_vocabulary(
+    order: tuple[str, str], check: Check, tmp_path: Path
+) -> None:
+    """TensorFlow numbers the second one."""
+    (there,) = (Path(str(TRANSFORMED.transform_graph)) / "transform_fn" / "assets").iterdir()
+    words = {"own": "b\na\n", "of_graph": there.read_text()}
+    module = tf.Module()
+    for number, name in enumerate(order):
+        (tmp_path / name).mkdir()
+        asset = models.asset(tmp_path / name / there.name, words[name])
+        setattr(module, f"table_{number}", tf.lookup.StaticHashTable(models.lines_of(asset), -1))
+        setattr(module, f"asset_{number}", asset)
+
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        word = tf.io.parse_example(rows, models.FEATURES)["payment"]
+        return {"y": module.table_0.lookup(word), "z": module.table_1.lookup(word)}
+
+    module.serve = tf.function(serve, input_signature=[SERIALIZED], autograph=False)
+    report = check(module, CONTRACT)
+    assert {file.name for file in (tmp_path / "model" / "assets").iterdir()} > {there.name}
+    assert report["vocabularies"].status == "pass", report["vocabularies"]
+
+
 _PARTS = tf.io.RaggedFeature
 # How rows of lists, such as [[1.0, 2.0], [3.0]], are divided → the partitions, and the integers.
 NESTED = {

@@ -56,6 +56,14 @@ def test_dimensions_of_any_size_are_large_enough(
     assert report.facts["rows_scored"] == 32
 
 
+def test_rows_that_are_large_are_few(check: Check) -> None:
+    volume = tf.TensorSpec([None, 96, 96, 96, 1], tf.float32, name="x")
+    label = tf.TensorSpec([None], tf.float32, name="scale")
+    module = serving(lambda x, scale: {"y": scale * tf.reduce_mean(x, [1, 2, 3, 4])}, volume, label)
+    report = check(module, EVALUATED)
+    assert report.passed and report.facts["rows_scored"] == 8, report.summary()
+
+
 def of_its_batch(x: tf.Tensor) -> tf.Tensor:
     return x - tf.reduce_mean(x, 0)
 

@@ -4,9 +4,11 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
 import tensorflow as tf
 
 from generic_trainer.validation import ServingContract, write_manifest
+from tests.examples import example
 from tests.validation import models
 from tests.validation.conftest import Check
 from tests.validation.models import FEATURES, SERIALIZED, serving
@@ -33,6 +35,20 @@ def test_a_published_model_proves_itself(check: Check, copy: Path) -> None:
     assert again.passed, again.summary()
     assert again["manifest_matches"].status == "pass"
     assert again["golden"].message == "3 golden examples give the published outputs"
+
+
+@pytest.mark.parametrize("way", ["padded", "scaled"])
+def test_golden_outputs_that_depend_on_their_batch(way: str, check: Check, tmp_path: Path) -> None:
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        x = tf.io.parse_example(rows, {"x": tf.io.VarLenFeature(tf.float32)})["x"]
+        dense = tf.sparse.to_dense(x)
+        return {"y": dense if way == "padded" else dense[:, :1] / tf.reduce_sum(dense)}
+
+    examples = tuple(example(x=[1.0] * (1 + row % 9)) for row in range(40))
+    contract = ServingContract(examples=examples, consumers=("Pusher",))
+    write_manifest(str(tmp_path / "model"), check(serving(serve, SERIALIZED), contract))
+    again = check(tmp_path / "model", ServingContract(consumers=("Pusher",)))
+    assert again["golden"].message == "3 golden examples give the published outputs", again
 
 
 def test_numbers_that_json_does_not_have(check: Check, tmp_path: Path) -> None:

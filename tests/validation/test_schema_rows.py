@@ -17,11 +17,13 @@ from generic_trainer.validation._lists import filled
 from generic_trainer.validation._schema_rows import (
     SchemaRows,
     domain_limits,
+    domain_words,
     is_optional,
     observed_features,
 )
-from generic_trainer.validation._scoring import Budget, Trouble, difference, troubles
+from generic_trainer.validation._scoring import difference
 from generic_trainer.validation._signatures import ParsedFeature
+from generic_trainer.validation._troubles import Budget, Trouble, troubles
 from tests.validation import models
 from tests.validation.broken_rows import SCHEMA
 
@@ -72,6 +74,16 @@ def test_limits_that_say_something() -> None:
         ("bool_domain { }", [0, 1]),
     ):
         assert domain_limits(feature(text)) == expected
+    assert domain_limits(feature("float_domain { min: 0.5 max: 3.7 }"), "int64") == [1, 3]
+
+
+def test_words_of_a_domain() -> None:
+    for text, expected in (
+        ('string_domain { value: "red" }', [b"red"]),
+        ('bool_domain { true_value: "yes" false_value: "no" }', [b"yes", b"no"]),
+        ("bool_domain { }", []),
+    ):
+        assert domain_words(schema_pb2.Schema(), feature(text)) == expected
 
 
 def test_what_the_schema_allows() -> None:
@@ -219,7 +231,7 @@ def test_rows_that_are_almost_alike_are_not_taken_for_each_other() -> None:
     changed, certain = difference(batch[7:], batch[:1], batch)
     assert changed and certain
     assert difference(batch[:1] * np.float32(1 + 1e-6), batch[:1], batch) == ("", False)
-    assert difference(batch[7:] * np.float32(1.01), batch[:1], batch, is_half=True) == ("", False)
+    assert difference(batch[7:] * np.float32(1.01), batch[:1], batch, precision=2) == ("", False)
 
 
 def refuses_277(examples: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -180,6 +180,29 @@ def test_a_quantised_saved_model_is_compared_with_its_source(
         assert report.facts["parity"]["the SavedModel"]["rows"] == 100
 
 
+@pytest.mark.parametrize("dtype", [tf.int8, tf.uint8, tf.float16, tf.bfloat16])
+def test_weights_of_fewer_bits_are_compared_as_such(
+    dtype: tf.DType, source: Path, compared: ServingContract, check: Check, tmp_path: Path
+) -> None:
+    module = network()
+    step, zero = 0.02 if dtype.is_integer else 1 / 128, 128.0 if dtype == tf.uint8 else 0.0
+    stored = tf.Variable(tf.cast(np.rint(module.first / step) + zero, dtype))
+
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        kernel = (tf.cast(stored, tf.float32) - zero) * step
+        inner = tf.nn.relu(tf.nn.relu(x @ kernel) @ module.second)
+        return {"probabilities": tf.nn.softmax(inner @ module.last)}
+
+    kept = models.serving(serve, ROWS, module=module, stored=stored)
+    report = check(models.save(kept, tmp_path / "model"), compared)
+    assert report["parity"].status == "pass", told(report)
+    measured = report.facts["parity"]["the SavedModel"]["outputs"]["probabilities"]
+    assert measured["largest"] > 1e-3
+    stored.assign(stored[::-1])
+    report = check(models.save(kept, tmp_path / "wrong"), compared)
+    assert report["parity"].status == "warn", told(report)
+
+
 def _with_nan(content: bytes) -> bytes:
     return with_other_weights(content, lambda weights: weights.fill(np.nan))
 

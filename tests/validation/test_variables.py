@@ -1,11 +1,16 @@
 """Every variable of a checkpoint is read, and odd values are found."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from generic_trainer.validation._model import read_variables
+from tests.validation.conftest import Check
+from tests.validation.models import ROWS, serving
+from tests.validation.recipes import EVALUATED
 
 
 def test_odd_and_damaged_variables_are_found(tmp_path: Path) -> None:
@@ -26,3 +31,50 @@ def test_odd_and_damaged_variables_are_found(tmp_path: Path) -> None:
     content[content.index(np.arange(1000.0).tobytes())] ^= 1
     shard.write_bytes(content)
     assert list(read_variables(Path(prefix)).unreadable) == [key("good")]
+
+
+@pytest.mark.parametrize(("kind", "status"), [("table", "warn"), ("variable", "fail")])
+def test_nan_that_stands_for_an_unknown_mean(kind: str, status: str, check: Check) -> None:
+    means = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+    means.insert([0, 1], [0.5, np.nan])
+    variable = tf.Variable([0.5, np.nan])
+
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        keys = tf.constant([0, 1], tf.int64)
+        mean = means.lookup(keys) if kind == "table" else variable
+        return {"y": x - tf.where(tf.math.is_nan(mean), 0.0, mean)}
+
+    kept = {"means": means} if kind == "table" else {"variable": variable}
+    report = check(serving(serve, ROWS, **kept), EVALUATED)
+    result = report["variables_finite"]
+    assert result.status == status and "severities" in result.remedy, result
+    assert report.passed == (status == "warn"), report.summary()
+
+
+@pytest.mark.parametrize(("place", "status"), [("idle", "warn"), ("used", "fail")])
+def test_nan_in_one_of_two_variables_without_a_name(place: str, status: str, check: Check) -> None:
+    both = {name: tf.Variable([np.nan if name == place else 1.0]) for name in ("idle", "used")}
+    report = check(serving(lambda x: {"y": x * both["used"]}, ROWS, **both), EVALUATED)
+    result = report["variables_finite"]
+    assert result.status == status and repr(place) in result.message, result
+
+
+@pytest.mark.parametrize("name", ["keras", "tf_keras"])
+@pytest.mark.parametrize(("place", "status"), [("optimizer", "warn"), ("kernel", "fail")])
+def test_nan_in_a_network_or_its_optimizer(
+    name: str, place: str, status: str, check: Check
+) -> None:
+    """Keras 3 names each kernel alike."""
+    keras: Any = pytest.importorskip(name)
+    network = keras.Sequential([keras.Input([2]), keras.layers.Dense(3), keras.layers.Dense(1)])
+    network.compile("adam", "mse")
+    network.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
+    moments = network.optimizer.variables
+    moments = moments() if callable(moments) else moments
+    variables = moments if place == "optimizer" else network.trainable_variables
+    kernels = [variable for variable in variables if len(variable.shape) == 2]
+    kernels[-1].assign(np.full(kernels[-1].shape, np.nan))
+    every = (*network.variables, *moments)
+    tracked = [v if isinstance(v, tf.Variable) else v.value for v in every]
+    module = serving(lambda x: {"y": network(x)}, ROWS, tracked=tracked)
+    assert check(module, EVALUATED)["variables_finite"].status == status

@@ -1,12 +1,10 @@
 """Checks of files: those of the model, and those that the contract names."""
 
-import collections
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -42,6 +40,7 @@ _WEIGHED = re.compile(
 _COMBINED = re.compile(r"Gather(V2|Nd)?|Add(V2)?|Sub|Mul|RealDiv|SquaredDifference|Prelu")
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VARIABLE_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"
+_TABLE_KEY = re.compile(r"/\.ATTRIBUTES/table-(keys|values)$")
 
 
 @check(after="", formats=ANY, decided_by="code")
@@ -278,7 +277,8 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
     Diverged training ends without an error and exports NaN. The scores of such a model are NaN or
     constant.
 
-    Weights of a frozen graph are constants. A constant NaN that stands for a missing value is fine.
+    Weights of a frozen graph are constants. A constant NaN that stands for a missing value is fine;
+    NaN in a lookup table is a warning.
 
     Example: a learning rate of 1,000, and every weight is NaN after ten steps.
     """
@@ -291,11 +291,13 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip("the model has no variables")
     scan = model.variables
     unread = _unread(model) if scan.nan else set()
-    if idle := [name for name in scan.nan if name in unread]:
-        message = f"NaN in {_quoted(idle)}, which no signature reads"
-        yield warn(message, f"leave optimizers and metrics out of the export; {remedy}")
     if spoilt := [name for name in scan.nan if name not in unread]:
-        yield fail(f"NaN in {_quoted(spoilt)}", remedy)
+        # A table may say by NaN that it knows no value.
+        judge = warn if all(map(_TABLE_KEY.search, spoilt)) else fail
+        yield judge(f"NaN in {_quoted(scan.nan)}", remedy, may_be_meant=True)
+    elif scan.nan:
+        message = f"NaN in {_quoted(scan.nan)}, which no signature reads"
+        yield warn(message, f"leave optimizers and metrics out of the export; {remedy}")
     if scan.infinite:
         message = f"infinite values in {_quoted(scan.infinite)}"
         yield warn(message, f"fine in a mask; in a weight, {remedy}")
@@ -347,17 +349,28 @@ def _unread(model: ModelUnderTest) -> set[str]:
     objects = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
         reader.get_tensor(_OBJECTS)
     )
-
-    def names(nodes: Iterable[Any]) -> set[str]:
-        return {node.attr["shared_name"].s.decode() for node in nodes if node.op == "VarHandleOp"}
-
-    needed = (signature.nodes.values() for signature in model.signatures.values())
-    unread = names(model.meta_graph.graph_def.node).difference(*map(names, needed))
-    attributes = [attribute for node in objects.nodes for attribute in node.attributes]
-    # The graph numbers variables of one name, and the checkpoint does not.
-    counts = collections.Counter(attribute.full_name for attribute in attributes)
-    unread = {name for name in unread if counts[name] == 1}
-    return {attribute.checkpoint_key for attribute in attributes if attribute.full_name in unread}
+    saved = model.meta_graph.object_graph_def
+    children = [{child.local_name: child.node_id for child in n.children} for n in saved.nodes]
+    read: set[int] = set()
+    signatures = children[0].get("signatures") if children else None
+    for place in children[signatures].values() if signatures else ():
+        function = saved.nodes[place].bare_concrete_function.concrete_function_name
+        read.update(saved.concrete_functions[function].bound_inputs)
+    # Both graphs have the same names of objects; those of variables may be alike.
+    places = {0: 0} if read else {}
+    waiting = list(places)
+    for here in waiting:
+        for child in objects.nodes[here].children:
+            there = children[places[here]].get(child.local_name)
+            if there is not None and child.node_id not in places:
+                places[child.node_id] = there
+                waiting.append(child.node_id)
+    return {
+        attribute.checkpoint_key
+        for here, there in places.items()
+        if there not in read and saved.nodes[there].WhichOneof("kind") == "variable"
+        for attribute in objects.nodes[here].attributes
+    }
 
 
 def _quoted(names: Sequence[str]) -> str:

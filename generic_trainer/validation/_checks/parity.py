@@ -19,7 +19,7 @@ from generic_trainer.validation._signatures import Tensor, described, fits
 from generic_trainer.validation._tflite import Run
 
 # Allowed difference from the source, absolute and relative, by the type of the weights.
-_TOLERANCES = {"": 1e-3, "float16": 1e-2, "bfloat16": 5e-2}
+_TOLERANCES = {"": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 _QUANTISED_TOLERANCE = 5e-2
 _FEW = 0.05  # share of a quantised model's values that may differ by more
 _ROWS = 100  # that are compared
@@ -125,13 +125,15 @@ def _run_of(model: ModelUnderTest) -> Run:
 
 
 def _precision(model: ModelUnderTest) -> str:
-    """Returns the type of a SavedModel's quantised weights, "" for none."""
+    """Returns the type of a SavedModel's smallest weights, "" for none below float32."""
     import tensorflow as tf
 
-    ops = {node.op for node in model.nodes}
-    is_quantised = any(op.startswith(("Quantize", "FakeQuant", "UniformQuantize")) for op in ops)
-    constants = {node.proto.attr["dtype"].type for node in model.nodes if node.op == "Const"}
-    return "int8" if is_quantised or tf.int8.as_datatype_enum in constants else ""
+    nodes = [node for node in model.nodes if node.served]
+    if any(node.op.startswith(("Quantize", "FakeQuant", "UniformQuantize")) for node in nodes):
+        return "int8"
+    weights = [node for node in nodes if node.op in ("Const", "VarHandleOp")]
+    kinds = {tf.as_dtype(node.proto.attr["dtype"].type).name for node in weights}
+    return next((kind for kind in ("int8", "uint8", *_TOLERANCES) if kind in kinds), "")
 
 
 def _pair_up(name: str, signature: Any, source: Mapping[str, Any]) -> _Pair | None:

@@ -103,7 +103,8 @@ def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
     """Different examples do not all get the same outputs.
 
     A model with constant outputs has not read its features, or has learned nothing. It loads,
-    serves and has a plausible accuracy if classes are uneven.
+    serves and has a plausible accuracy if classes are uneven. If some outputs are floats, the
+    others, such as keys, do not count.
 
     Example: a signature that parses `"x"`, but `"X"` in the examples, and fills in the default.
     """
@@ -116,8 +117,11 @@ def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
     if not several:
         raise Skip("nothing to test: no signature scored several examples of the contract")
     for name, scored in several.items():
-        if all(map(_constant, scored.batch.values())):
-            message = f"signature {name!r} gives the same outputs for {scored.feed.rows} examples"
+        # Keys and classes that stand beside scores may differ by themselves.
+        numbers = {k: v for k, v in scored.batch.items() if _scoring.is_float(v)} or scored.batch
+        if all(map(_constant, numbers.values())):
+            message = f"signature {name!r} gives the same outputs for {scored.feed.rows} examples: "
+            message += ", ".join(sorted(numbers))
             remedy = (
                 "see whether the features reach the model (names, vocabulary, scaling), and "
                 "whether it was trained"
@@ -265,13 +269,15 @@ def golden(model: ModelUnderTest) -> Iterator[Finding]:
     """
     scored = model.scores.get("serving_default")
     if scored is not None and scored.feed.real and "serving_default" in dict(_serialized(model)):
+        records = scored.feed.records[:_GOLDEN_ROWS]
+        # Not those of the batch, by which outputs may be padded or scaled.
         outputs = {
-            key: rows[:_GOLDEN_ROWS].tolist()
-            for key, rows in sorted(scored.batch.items())
-            if rows.shape[:1] == (scored.feed.rows,) and not scored.varies(key)[0]
+            key: rows.tolist()
+            for key, rows in sorted(_score(model, "serving_default", records).items())
+            if scored.has_rows(key) and not scored.varies(key)[0]
             if rows.dtype.kind not in "Oc"  # which JSON does not have
         }
-        examples = [base64.b64encode(r).decode() for r in scored.feed.records[:_GOLDEN_ROWS]]
+        examples = [base64.b64encode(record).decode() for record in records]
         model.facts["golden"] = {"serving_default": {"examples": examples, "outputs": outputs}}
     known: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
@@ -288,7 +294,8 @@ def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> I
         actual = outputs[output]
         # Among strings such as "NaN" numbers would become strings.
         numbers = np.array(golden_values, float if _scoring.is_float(actual) else None)
-        changed, _ = _scoring.difference(actual, numbers.astype(actual.dtype))
+        precision = model.precision_of(model.signatures[name]).get(output, _scoring.DOUBLE)
+        changed, _ = _scoring.difference(actual, numbers.astype(actual.dtype), None, precision)
         if changed:
             message = f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}"
             remedy = (

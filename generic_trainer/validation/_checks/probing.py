@@ -14,7 +14,7 @@ import numpy as np
 
 from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb, resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation import _scoring
+from generic_trainer.validation import _scoring, _troubles
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._checks.neighbours import beside_others
 from generic_trainer.validation._checks.predictions import (
@@ -387,8 +387,8 @@ def _findings(
     to_inputs = functools.partial(inputs_of, model.signatures[name], model.scores[name].feed)
     signature = model.loaded.signatures[name]
     examples = [row.example for row in rows]
-    troubles = _scoring.troubles(signature, to_inputs, examples, model.budget, usual)
-    causes: list[_scoring.Trouble] = []
+    troubles = _troubles.troubles(signature, to_inputs, examples, model.budget, usual)
+    causes: list[_troubles.Trouble] = []
     for trouble in troubles:
         if len(causes) < _MAX_CAUSES and not any(map(trouble.resembles, causes)):
             causes.append(trouble)

@@ -15,6 +15,7 @@ from generic_trainer.validation._schema_rows import parsed
 from generic_trainer.validation._scoring import Scores, call
 
 _INSERTS = re.compile(r"LookupTableInsert(V2)?")
+_FAR = 1_000_000  # from a known integer; as a length it still fits into memory
 _REMEDY = "a server's memory grows until it is killed: serve without state, or bound it"
 
 
@@ -50,9 +51,10 @@ def _measured(model: ModelUnderTest, name: str, scored: Scores) -> Iterator[Find
     before = _sizes(signature)
     call(signature, scored.feed.inputs)
     again = _sizes(signature)
-    with contextlib.suppress(Exception):  # the model may refuse unknown rows
-        if (unseen := _unseen(model, name, scored)) is not None:
-            call(signature, unseen)
+    for shift in (0, _FAR):
+        with contextlib.suppress(Exception):  # the model may refuse unknown rows
+            if (unseen := _unseen(model, name, scored, shift)) is not None:
+                call(signature, unseen)
     after = _sizes(signature)
     for what in before:
         if again[what] > before[what]:
@@ -85,11 +87,14 @@ def _sizes(signature: Any) -> dict[str, int]:
     return sizes
 
 
-def _unseen(model: ModelUnderTest, name: str, scored: Scores) -> Any:
-    """Returns inputs with texts and integers that are new to the signature, None if impossible."""
+def _unseen(model: ModelUnderTest, name: str, scored: Scores, shift: int) -> Any:
+    """Returns inputs with texts that are new to the signature, None if impossible.
+
+    Integers are new if there is a `shift`: they may be indices, of which the model refuses others.
+    """
     feed = scored.feed
     if not feed.records:
-        return {key: _other(value) for key, value in feed.inputs.items()}
+        return {key: _other(value, shift) for key, value in feed.inputs.items()}
     examples = parsed(feed.records)
     for example in examples:
         for feature in example.features.feature.values():
@@ -97,10 +102,13 @@ def _unseen(model: ModelUnderTest, name: str, scored: Scores) -> Any:
             if feature.HasField("bytes_list"):
                 texts = feature.bytes_list.value
                 texts[:] = [b"unseen " + text for text in texts]
+            if feature.HasField("int64_list"):
+                numbers = feature.int64_list.value
+                numbers[:] = [number + shift for number in numbers]
     return inputs_of(model.signatures[name], feed, examples)
 
 
-def _other(values: np.ndarray) -> np.ndarray:
+def _other(values: np.ndarray, shift: int) -> np.ndarray:
     if values.dtype.kind == "O":
         return np.array([b"unseen " + text for text in values.flat], object).reshape(values.shape)
-    return values + 1 if values.dtype.kind in "iu" else values
+    return values + (shift or 1) if values.dtype.kind in "iu" else values

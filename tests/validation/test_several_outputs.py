@@ -1,0 +1,71 @@
+"""Signatures and outputs beside others, and tables that grow by them."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from generic_trainer.validation import ServingContract
+from tests.examples import example
+from tests.validation.conftest import Check
+from tests.validation.models import SERIALIZED, save, serving, signatures
+from tests.validation.recipes import EVALUATED
+
+SPEC = {
+    "id": tf.io.FixedLenFeature([], tf.int64),
+    "x": tf.io.FixedLenFeature([], tf.float32),
+}
+ROWS = tuple(example(id=row, x=0.1 * row) for row in range(40))
+CONTRACT = dataclasses.replace(EVALUATED, examples=ROWS)
+
+
+@pytest.mark.parametrize(("factor", "status"), [(0.0, "warn"), (1.0, "pass")])
+def test_constant_scores_beside_a_key(factor: float, status: str, check: Check) -> None:
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        row = tf.io.parse_example(rows, SPEC)
+        return {"id": row["id"], "score": factor * row["x"] + 0.3}
+
+    result = check(serving(serve, SERIALIZED), CONTRACT)["outputs_vary"]
+    assert result.status == status, result
+    assert ("examples: score" in result.message) == (status == "warn")
+
+
+@pytest.mark.parametrize("dtype", [tf.int64, tf.string])
+def test_a_table_that_grows_by_keys(dtype: tf.DType, check: Check) -> None:
+    known = tf.lookup.experimental.MutableHashTable(dtype, tf.float32, 0.0)
+
+    def serve(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        row = tf.io.parse_example(rows, SPEC | {"user": tf.io.FixedLenFeature([], dtype)})
+        known.insert(row["user"], row["x"])
+        return {"y": 2.0 * row["x"]}
+
+    users = [row if dtype == tf.int64 else f"user {row}" for row in range(40)]
+    rows = tuple(example(id=row, x=0.1 * row, user=user) for row, user in enumerate(users))
+    contract = dataclasses.replace(CONTRACT, examples=rows)
+    result = check(serving(serve, SERIALIZED, known=known), contract)["state_growth"]
+    assert result.status == "warn" and "grows with new values" in result.message, result
+
+
+def test_the_slowest_signature_has_to_keep_the_time(check: Check, tmp_path: Path) -> None:
+    def parsed(rows: tf.Tensor) -> tf.Tensor:
+        return tf.io.parse_example(rows, SPEC)["x"]
+
+    def slow(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        x = parsed(rows)
+        square = tf.random.stateless_normal([1200, 1200], [1, 2]) + x[0]  # or it were a constant
+        for _ in range(5):
+            square = tf.tanh(square @ square)
+        return {"y": x + 1e-9 * square[0, 0]}
+
+    module = tf.Module()
+    of = signatures(
+        serving_default=(lambda rows: {"y": parsed(rows)}, [SERIALIZED]),
+        rank=(slow, [SERIALIZED]),
+    )
+    contract = ServingContract(
+        signatures=("serving_default", "rank"), examples=ROWS, max_latency_ms=10.0, probe_s=0.0
+    )
+    report = check(save(module, tmp_path / "model", of), contract)
+    assert "'rank' takes" in report["latency"].message, report["latency"]
+    assert report["latency"].status == "fail" and report.facts["latency_ms"] < 10.0
