@@ -417,6 +417,7 @@ def test_an_undefined_metric_is_a_failure_by_the_evaluated_output_alone(
     rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
     result = check(folder, dataclasses.replace(contract(config), examples=rows))["eval_rehearsal"]
     assert result.status == status and "'precision' is nan" in result.message, result
+    assert ("among the predictions" in result.remedy) == (status == "fail"), result
 
 
 @pytest.mark.parametrize(

@@ -268,11 +268,15 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     for name, value in sorted(metrics.items()):
         if not math.isfinite(value):
             message = f"metric {name!r} is {value} on {_EXAMPLES} examples"
-            # Of predictions that are numbers it may be undefined for so few, like the precision
-            # without a predicted positive.
-            judge = fail if _has_broken_prediction(model) else warn
-            remedy = "look for NaN among the predictions and labels: TFMA reports no error"
-            yield judge(message, remedy)
+            if _has_broken_prediction(model):
+                remedy = "look for NaN among the predictions: TFMA reports no error"
+                yield fail(message, remedy)
+            else:
+                remedy = (
+                    "fine if it is undefined for so few, like the precision without a predicted "
+                    "positive; otherwise look for NaN among the labels: TFMA reports no error"
+                )
+                yield warn(message, remedy)
     if unmet:
         message = (
             f"a threshold of {', '.join(map(repr, unmet))}, for which TFMA reports no number: "
