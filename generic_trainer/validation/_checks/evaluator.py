@@ -269,7 +269,7 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
         if not math.isfinite(value):
             message = f"metric {name!r} is {value} on {_EXAMPLES} examples"
             if _has_broken_prediction(model):
-                remedy = "look for NaN among the predictions: TFMA reports no error"
+                remedy = "look for NaN and infinities among the predictions: TFMA reports no error"
                 yield fail(message, remedy)
             else:
                 remedy = (
