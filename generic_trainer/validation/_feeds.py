@@ -190,8 +190,8 @@ def _column(rows: list[Any], name: str, tensor: Tensor) -> np.ndarray:
     dtype = object if kind == "bytes_list" else None
     lists = [list(getattr(row[key], kind).value) for row in rows]
     if len(lengths := set(map(len, lists))) > 1:
-        found = f"{min(lengths)} to {max(lengths)} values"
-        raise ValueError(f"the examples have lists of different lengths, {found}")
+        counts = f"{min(lengths)} to {max(lengths)} values"
+        raise ValueError(f"the examples have lists of different lengths, {counts}")
     array = np.array(lists, dtype)  # of several rows for a scalar, reshape raises a ValueError
     return array.reshape(shape).astype(tensor.dtype.as_numpy_dtype)
 

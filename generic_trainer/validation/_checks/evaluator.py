@@ -72,7 +72,7 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     of_schema = {feature.name: feature for feature in schema.feature} if schema else {}
     for spec in model.evidence.eval_config.slicing_specs:
         for key, value in sorted(spec.feature_values.items()):
-            feature = of_schema.get(key)
+            feature: Any = of_schema.get(key)
             known = [] if feature is None else domain_words(schema, feature)
             words = [word.decode(errors="replace") for word in known]
             is_raw = preprocessed is not None and key not in preprocessed
