@@ -45,17 +45,19 @@ _OF_TFX = {
     "tfx": "tfx.v1",
 }
 _UNDECLARED = ("dill", "nbformat", "tensorboard")  # dependencies that no package declares
-# Distribution → (extra, purpose).
+_OF_PIPELINES = "the component in TFX pipelines, Transform and the Evaluator's rehearsal"
+_JOB_OF_VERTEX = "training as a custom job of Vertex AI"
+# Distribution → (module, extra, purpose).
 _OPTIONAL = {
-    "tfx": ("tfx", "the component in TFX pipelines, Transform and the Evaluator's rehearsal"),
-    "ray": ("ray", "training on a Ray cluster"),
-    "kubernetes": ("kubernetes", "training as a TFJob or a TrainJob of Kubeflow"),
-    "google-cloud-aiplatform": ("vertex", "training as a custom job of Vertex AI"),
-    "kfp": ("kfp", "compiling pipelines for Kubeflow and Vertex AI"),
-    "nbformat": ("notebook", "InteractiveContext in notebooks"),
-    "model-signing": ("signing", "signed models"),
-    "tf-slim": ("slim", "tf.contrib's layers"),
-    "scikit-learn": ("examples", "the data of the example module files"),
+    "tfx": ("tfx.v1", "tfx", _OF_PIPELINES),
+    "ray": ("ray", "ray", "training on a Ray cluster"),
+    "kubernetes": ("kubernetes", "kubernetes", "training as a TFJob or a TrainJob of Kubeflow"),
+    "google-cloud-aiplatform": ("google.cloud.aiplatform", "vertex", _JOB_OF_VERTEX),
+    "kfp": ("kfp", "kfp", "compiling pipelines for Kubeflow and Vertex AI"),
+    "nbformat": ("nbformat", "notebook", "InteractiveContext in notebooks"),
+    "model-signing": ("model_signing", "signing", "signed models"),
+    "tf-slim": ("tf_slim", "slim", "tf.contrib's layers"),
+    "scikit-learn": ("sklearn", "examples", "the data of the example module files"),
 }
 
 
@@ -106,7 +108,7 @@ def _doctor(options: argparse.Namespace) -> int:
 def examine() -> Iterator[Observation]:
     """Yields the state of the machine and of each package, and remedies.
 
-    Takes as long as TensorFlow, and TFX if it is installed, take to import.
+    Takes as long as TensorFlow, TFX and the optional packages take to import, if installed.
     """
     yield Observation("GenericTrainer", "ok", __version__)
     yield Observation("Python", "ok", f"{platform.python_version()} at {sys.executable}")
@@ -187,11 +189,18 @@ def required_packages() -> Iterator[Observation]:
 
 def optional_packages() -> Iterator[Observation]:
     """Yields an observation of each package that some uses need."""
-    for distribution, (extra, purpose) in _OPTIONAL.items():
-        version = _version(distribution)
+    versions = {name: _version(name) for name in _OPTIONAL}
+    present = {name for name, version in versions.items() if version is not None} - _OF_TFX.keys()
+    errors = import_errors(*(module for name, (module, *_) in _OPTIONAL.items() if name in present))
+    for distribution, (module, extra, purpose) in _OPTIONAL.items():
+        version = versions[distribution]
         if version is not None and distribution in _OF_TFX:
             continue  # it is among those that are needed then
-        if version is not None:
+        if module in errors:
+            problem = f"{version}, for {purpose}, import fails: {errors[module][0]}"
+            remedy = f"pip install --force-reinstall {_requirements(extra) or distribution}"
+            yield Observation(distribution, "warn", problem, remedy)
+        elif version is not None:
             yield Observation(distribution, "ok", f"{version}, for {purpose}")
         else:
             remedy = f"pip install {_requirements(extra) or distribution}"

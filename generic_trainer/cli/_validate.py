@@ -285,6 +285,8 @@ def show_report(report: ValidationReport, options: argparse.Namespace) -> None:
         print(report.to_json())
     else:
         print_report(report)
+        if report.failing_examples and not options.html:
+            print(f"--html FILE also writes {', '.join(report.failing_examples)}")
     if options.html:  # last: if it cannot be written, the report has been printed
         page = Path(options.html)
         for name, text in {page.name: report.to_html(), **report.failing_examples}.items():

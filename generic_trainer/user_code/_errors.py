@@ -26,7 +26,10 @@ _MOST_CAUSES = 10
 _AUTOGRAPH = "__autograph_generated_file"  # in the path of TensorFlow's copies of functions
 _NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}")
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
-_NEEDS_GRAPH = re.compile(r"eager execution|Session graph is empty")
+_NEEDS_GRAPH = re.compile(
+    r"\bnot\b[^.]*eager execution|a function when eager execution|Session graph is empty"
+)
+_OF_TENSORFLOW_1 = re.compile(r"(tensorflow|keras)(\..+)?\.(estimator|contrib)")
 _API_PARTS = ("_api", "v2")  # of TensorFlow's modules, whose public names do not have them
 # What Keras 3 says to a call of Keras 2 that saves a SavedModel.
 _REFUSALS_TO_SAVE = (
@@ -37,6 +40,7 @@ _REFUSALS_TO_SAVE = (
 _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
 _NOT_IN_VOCABULARY = re.compile("When `num_oov_indices=0` all inputs should be in vocabulary")
 _OF_NONE = re.compile(r"\bNoneType\b")
+_DIMENSION = re.compile("shape|dim")
 _STEPS = re.compile(r"\.((?:train|eval)_steps)\b")
 
 
@@ -88,7 +92,6 @@ def quote_function(function: Callable[..., Any]) -> str:
     return _quote_line(code.co_filename, code.co_firstlineno) if code else ""
 
 
-_DIMENSION_VALUES = ((int, "value"), (type(None), "value"))
 NO_EVAL_MODELS = (
     "TensorFlow Model Analysis has no EvalSavedModels any more; the Evaluator scores the serving "
     "model: leave the call out. A module with trainer_fn needs no run_fn: take run_fn away, and "
@@ -125,7 +128,7 @@ def hint(error: BaseException, code: UserCode) -> str:
             'run_fn="package.module.run_fn" instead of module_file.'
         )
     # `tf.estimator`, `tf.compat.v1.estimator` and `tf.keras.estimator` fail alike.
-    if isinstance(error, AttributeError) and error.name in ("estimator", "contrib"):
+    if _OF_TENSORFLOW_1.fullmatch(_missing_name(error)):
         return (
             'Write "from generic_trainer.estimator import tf" instead of "import tensorflow as tf"'
             '; for tensorflow.compat.v1 and tf.contrib the same line with "import tf1 as tf".'
@@ -136,7 +139,7 @@ def hint(error: BaseException, code: UserCode) -> str:
             'names by "from generic_trainer.estimator import tf1 as tf" instead of '
             '"import tensorflow as tf".'
         )
-    if isinstance(error, AttributeError) and (type(error.obj), error.name) in _DIMENSION_VALUES:
+    if isinstance(error, AttributeError) and _is_dimension_value(error):
         return (
             "Only in TensorFlow 1 does a dimension of a shape have .value. In the functions of an "
             'estimator it has, with "from generic_trainer.estimator import tf1 as tf" instead of '
@@ -161,7 +164,7 @@ def hint(error: BaseException, code: UserCode) -> str:
     if code.bundle and missing_in == name and (installed := installed_at(name)):
         return f"The module hides an installed one of the same name ({installed}); rename it."
     if isinstance(error, ModuleNotFoundError):
-        return _hint_at_missing_module(top_level(error.name or ""), code)
+        return _hint_at_missing_module(error.name or "", code)
     if UNPACKED_PREFIX in _missing_file(error):
         return (
             "A data file travels with the code only inside a package that the module imports: put "
@@ -203,15 +206,19 @@ def _name_of_tensorflow_1(error: BaseException) -> str:
     return name
 
 
+def _is_dimension_value(error: AttributeError) -> bool:
+    """Whether an error is that of `.value` of a dimension, which may be unknown."""
+    is_none = error.obj is None and _DIMENSION.search(_line_of(error))
+    return error.name == "value" and (type(error.obj) is int or bool(is_none))
+
+
 def _is_relative_import(error: BaseException) -> bool:
     """Whether an error comes from the very line of a relative import.
 
     Of the import system's ImportErrors, only this one does not name a module.
     """
-    if not isinstance(error, ImportError) or error.name is not None or not error.__traceback__:
-        return False
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    return _RELATIVE_IMPORT.search(_source(frame, line)) is not None
+    is_of_import = isinstance(error, ImportError) and error.name is None
+    return is_of_import and _RELATIVE_IMPORT.search(_line_of(error)) is not None
 
 
 def _missing_steps(error: BaseException, code: UserCode) -> str:
@@ -229,6 +236,12 @@ def _missing_steps(error: BaseException, code: UserCode) -> str:
     return ""
 
 
+def _line_of(error: BaseException) -> str:
+    """Returns the line that raised an error; or ""."""
+    *_, (frame, line) = [(None, 0), *traceback.walk_tb(error.__traceback__)]
+    return "" if frame is None else _source(frame, line)
+
+
 def _source(frame: FrameType, line: int) -> str:
     return linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
 
@@ -244,9 +257,24 @@ def _module_that_lacks(error: BaseException) -> str | None:
     return None
 
 
-def _hint_at_missing_module(name: str, code: UserCode) -> str:
+def _missing_name(error: BaseException) -> str:
+    """Returns the dotted name of a module, or of a name in one, that does not exist; or ""."""
+    if isinstance(error, ModuleNotFoundError):
+        return error.name or ""
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        return f"{error.obj.__name__}.{error.name}"
+    return ""
+
+
+def _hint_at_missing_module(dotted: str, code: UserCode) -> str:
+    name = top_level(dotted)
     if code.bundle and name == top_level(code.module):
         return f"{name!r} was packed as it was found, and has no such module: check the spelling."
+    if dotted != name and (installed := installed_at(name)):
+        return (
+            f"{name!r} is installed ({installed}) and has no module {dotted!r}: another version of "
+            "it may, or it has another name here."
+        )
     if name in OF_TFX:
         return (
             f"{name!r} comes with TFX: {TFX_EXTRA}. Without TFX, take TensorFlowDatasetOptions and "

@@ -189,8 +189,11 @@ def _column(rows: list[Any], name: str, tensor: Tensor) -> np.ndarray:
         raise ValueError("a list of values does not tell the sizes of two free dimensions")
     shape = [-1 if dim is None else dim for dim in dims]
     dtype = object if kind == "bytes_list" else None
-    # Lists of different lengths raise a ValueError, and so do several rows for a scalar.
-    array = np.stack([np.array(list(getattr(row[key], kind).value), dtype) for row in rows])
+    lists = [list(getattr(row[key], kind).value) for row in rows]
+    if len(lengths := set(map(len, lists))) > 1:
+        counts = f"{min(lengths)} to {max(lengths)} values"
+        raise ValueError(f"the examples have lists of different lengths, {counts}")
+    array = np.array(lists, dtype)  # of several rows for a scalar, reshape raises a ValueError
     return array.reshape(shape).astype(tensor.dtype.as_numpy_dtype)
 
 

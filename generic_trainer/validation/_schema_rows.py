@@ -194,8 +194,10 @@ class SchemaRows:
                 values = [value for value in beyond if not domain[0] <= value <= domain[1]]
             reason = "beyond its domain" if domain else "and has no domain"
             for value in values:
+                is_open = bool(domain) and _holds(feature, value)
                 if value not in domain:
-                    yield self._with_value(name, value, reason)
+                    why = "as its domain has no such limit" if is_open else reason
+                    yield self._with_value(name, value, why)
             if feature.HasField("value_count") and not feature.value_count.max:
                 yield from self._with_lengths(name, (2, _MANY), "as value_count has no max")
 
@@ -357,6 +359,16 @@ def domain_limits(feature: Any, dtype: str = "") -> list[Any]:
             known = {end: bound for end, bound in bounds.items() if abs(bound) < limit}
             return [within[e](b) if dtype == "int64" else b for e, b in known.items()]
     return []
+
+
+def _holds(feature: Any, value: Any) -> bool:
+    """Whether a number is in a feature's numeric domain, which may have one limit alone."""
+    kind = feature.WhichOneof("domain_info")
+    if kind not in ("int_domain", "float_domain"):
+        return False
+    domain = getattr(feature, kind)
+    above = not domain.HasField("min") or value >= domain.min
+    return above and (not domain.HasField("max") or value <= domain.max)
 
 
 def _lengths(feature: Any) -> Iterator[int]:

@@ -253,9 +253,7 @@ def _thresholds(config: Any) -> Iterator[Finding]:
             )
             remedy = "put the threshold into the own entry of a metric"
             yield warn(message, remedy)
-        for metric in spec.metrics:
-            subject = f"metric {metric.class_name!r}"
-            threshold = metric.threshold
+        for subject, threshold in _metric_thresholds(spec):
             has_change = threshold.HasField("change_threshold")
             if has_change and not threshold.change_threshold.direction:
                 message = (
@@ -273,6 +271,21 @@ def _thresholds(config: Any) -> Iterator[Finding]:
                     "no model is blessed"
                 )
                 yield fail(message, "exchange the bounds")
+
+
+def _metric_thresholds(spec: Any) -> Iterator[tuple[str, Any]]:
+    """Yields what each `MetricThreshold` of a metrics spec is for, and the threshold."""
+    for name, threshold in spec.thresholds.items():
+        yield f"thresholds of {name!r}", threshold
+    for of in (spec.per_slice_thresholds, spec.cross_slice_thresholds):
+        for name, of_slices in of.items():
+            for each in of_slices.thresholds:
+                yield f"thresholds of slices for {name!r}", each.threshold
+    for metric in spec.metrics:
+        subject = f"metric {metric.class_name!r}"
+        yield subject, metric.threshold
+        for each in (*metric.per_slice_thresholds, *metric.cross_slice_thresholds):
+            yield subject, each.threshold
 
 
 def _names_of(metric: Any) -> list[str]:

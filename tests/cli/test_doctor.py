@@ -50,7 +50,7 @@ def test_a_crashing_import_does_not_hide_the_next(modules: Path) -> None:
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_doctor, "_REQUIRED", {"no-such-package": "json"})
     monkeypatch.setattr(_doctor, "_OF_TFX", {})
-    monkeypatch.setattr(_doctor, "_OPTIONAL", {"no-such-engine": ("kfp", "speed")})
+    monkeypatch.setattr(_doctor, "_OPTIONAL", {"no-such-engine": ("x", "kfp", "speed")})
 
     (required,), (optional,) = list(_doctor.required_packages()), list(_doctor.optional_packages())
 
@@ -77,6 +77,17 @@ def test_tfx_is_recommended_where_it_can_be_installed(
     )
     needs_beam = remedy.startswith("pip") and sys.version_info < (3, 11)
     assert ("apache-beam[gcp]" in found["tfx"]) == needs_beam
+
+
+def test_an_optional_package_that_cannot_be_imported(
+    modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optional = {"pytest": ("bereft", "kfp", "speed"), "numpy": ("sound", "ray", "more speed")}
+    monkeypatch.setattr(_doctor, "_OPTIONAL", optional)
+    broken, sound = list(_doctor.optional_packages())
+    assert (broken.status, sound.status) == ("warn", "ok")
+    assert "import fails: ModuleNotFoundError" in broken.found
+    assert broken.remedy.startswith("pip install --force-reinstall ")
 
 
 def test_an_undeclared_dependency_is_named(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:

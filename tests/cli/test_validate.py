@@ -74,6 +74,8 @@ def test_a_failing_example_can_be_replayed(
     assert cli.main(arguments) == 0  # what is beyond the schema is a warning
     kept = tmp_path / "example-1.pbtxt"
     assert kept.name in capsys.readouterr().out
+    assert cli.main(arguments[:4]) == 0
+    assert capsys.readouterr().out.endswith("--html FILE also writes example-1.pbtxt\n")
     example = text_format.Parse(kept.read_text(), tf.train.Example())
     assert example.features.feature["id"].int64_list.value
     assert cli.main(["validate", str(folder), "--example", str(kept)]) == 1

@@ -61,6 +61,19 @@ IMPORTING = {
         )
         for name in ("determined.keras", "pedl")
     },
+    **{
+        f"missing module of an installed package: {name}": (
+            {"trainer.py": f"import {name}\n{PASS}"},
+            ("trainer.py", 1, ", in <module>", f"import {name}"),
+            [told],
+        )
+        for name, told in (
+            ("json.nothing", "'json' is installed (the standard library) and has no module"),
+            ("numpy.nothing.more", "and has no module 'numpy.nothing': another version"),
+            ("tensorflow.contrib.layers", "import tf1 as tf"),
+            ("tensorflow.estimator", 'Write "from generic_trainer.estimator import tf"'),
+        )
+    },
     "missing name in a helper": (
         {"trainer.py": f"from helper import missing\n{PASS}", "helper.py": ""},
         ("trainer.py", 1, ", in <module>", "from helper import missing"),
@@ -191,6 +204,23 @@ def test_the_error_quotes_the_line_and_names_a_remedy(project, case):
     assert line is None or quoted(project, *line) in message
     assert not [p for p in parts if p.replace("{folder}", str(project.folder)) not in message]
     assert "\x1b" not in message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fn_args.estimator",
+        "SimpleNamespace(a=1).contrib",
+        "dict(a=None)['a'].value",
+        "raise RuntimeError('x is only supported when eager execution is enabled')",
+    ],
+)
+def test_a_name_that_the_users_own_object_lacks_is_none_of_tensorflow_1(project, line):
+    source = f"from types import SimpleNamespace\ndef run_fn(fn_args):\n    {line}\n"
+    project.write("trainer.py", source)
+    with pytest.raises(TrainingError) as error:
+        project.run()
+    assert str(error.value).endswith(f"\n    {line}")
 
 
 @pytest.mark.parametrize("then", ["left", "removed", "edited"])

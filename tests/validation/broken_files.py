@@ -164,6 +164,9 @@ for name, told, make, contract in (
     ("wrong_output_name", "the outputs ['probability'], found ['score']", COLUMN, BY_OUTPUT),
 ):
     broken(name, "signature_specs", told, make, contract)
+ANY_RANK = model(lambda x: {"score": tf.compat.v1.placeholder_with_default(x, None)})
+told = "output 'score' should be float32[None, 1], and does not declare its shape"
+broken("output_of_any_rank", "signature_specs", told, ANY_RANK, BY_DTYPE, status="warn")
 ANY = ServingContract()
 DOUBLE = model(lambda x: {"y": x * 2.0})
 FOUR = model(lambda x: {"y": x * 2.0}, tf.TensorSpec([4, 2], name="x"))

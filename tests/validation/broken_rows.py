@@ -13,6 +13,7 @@ from tests.validation.models import FEATURES, SERIALIZED, asserted
 from tests.validation.recipes import (
     EVALUATED,
     RECIPES,
+    WITH_EXAMPLES,
     Features,
     broken,
     model,
@@ -96,6 +97,16 @@ def misspelt_feature_with_a_default(examples: tf.Tensor) -> dict[str, tf.Tensor]
     parsed = tf.io.parse_example(examples, {"miles": FEATURES["miles"], **payed})
     length = tf.strings.length(parsed["paymnet"])
     return {"score": parsed["miles"] + tf.cast(length, tf.float32)}
+
+
+broken(
+    "misspelt_feature_without_a_schema",
+    "schema_features",
+    "(did you mean 'payment'?): it silently reads as missing",
+    RECIPES["misspelt_feature_with_a_default"].make,
+    WITH_EXAMPLES,
+    status="warn",
+)
 
 
 def _column(name: str, dtype: tf.DType = tf.float32) -> tf.TensorSpec:

@@ -47,6 +47,27 @@ def test_differences_warn_or_as_agreed(check: Check, good_model: Path, changed: 
     assert [failure.name for failure in report.failures] == ["base_model"]
 
 
+@pytest.mark.parametrize(("shift", "status"), [(1, "warn"), (0, "pass")])
+def test_classes_that_are_all_others(shift: int, status: str, check: Check, tmp_path: Path) -> None:
+    """Numbers that are all different, and a name of the model, rightly change."""
+
+    def classified(folder: Path, shift: int) -> Path:
+        def outputs(score: tf.Tensor) -> dict[str, tf.Tensor]:
+            row = tf.range(tf.shape(score)[0])[:, None]
+            version = tf.fill(tf.shape(score), tf.constant(folder.name))
+            return {"class": (row + shift) % 3, "cents": row * 1000 + shift, "version": version}
+
+        module = models.linear(folder, "words")
+        module.serve = module.serving(outputs)
+        return save(module, folder)
+
+    base = classified(tmp_path / "base", 0)
+    report = check(classified(tmp_path / "new", shift), _contract(base))
+    result = report["base_model"]
+    assert result.status == status, result
+    assert "output 'class': " + ("100%" if shift else "0%") in result.message
+
+
 def _unsafe(folder: Path) -> Path:
     hostile.RECIPES["writes_on_every_call"].make(folder / "unsafe", folder / "leak", 0)
     return folder / "unsafe"

@@ -63,6 +63,11 @@ def words_like_paths() -> tf.Module:
     return _table(["/etc/passwd", "/usr/bin", "gs://bucket/word"], 0, tf.identity)
 
 
+def page_compared_with_a_path() -> tf.Module:
+    page = tf.TensorSpec([None], tf.string, name="page")
+    return serving(lambda page: {"y": tf.cast(page == "/checkout/cart", tf.float32)}, page)
+
+
 def unknown_words_fail() -> tf.Module:
     return _table(["cash", "card"], -1, lambda row: tf.gather([0.5], row))
 
@@ -195,6 +200,7 @@ FINDINGS = [
     (nan_for_the_label, LABELLED, "outputs_finite", "fail", "'label' is NaN"),
     (nan_for_a_bound, LABELLED, "outputs_finite", "warn", "'bound' is NaN"),
     (words_like_paths, EVALUATED, "absolute_paths", "pass", ""),
+    (page_compared_with_a_path, EVALUATED, "absolute_paths", "pass", ""),
     (path_behind_functions, UNKNOWN, "absolute_paths", "fail", "/data/words.txt"),
     (unknown_words_fail, SERVED, "scores", "skip", "made-up words"),
     (input_of_any_rank, SERVED, "scores", "warn", "Incompatible shapes"),

@@ -14,18 +14,22 @@ from generic_trainer.validation import ServingContract, lint_eval_config
 from tests.examples import example
 from tests.validation import broken_evaluations, models
 from tests.validation.broken_evaluations import (
+    EXCLUDED,
     GOOD_CONFIG,
     MSE,
     RECIPES,
     REHEARSED,
     THRESHOLD,
     contract,
+    metric,
+    spec,
 )
 from tests.validation.conftest import Check
 from tests.validation.models import FEATURES, SERIALIZED, VOCABULARY
 from tests.validation.recipes import Features, scoring
 from tests.validation.test_broken_models import find
 
+FROM_LOGITS = """config: '"from_logits": true'"""
 # The rehearsal takes seconds; where another check is meant to find the mistake it stays away.
 WITHOUT_REHEARSAL = {"eval_rehearsal": "skip"}
 SCHEMA = schema_pb2.Schema(
@@ -138,6 +142,24 @@ def test_lint_before_training() -> None:
             "warn",
             "no direction",
         ),
+        (
+            'model_specs { label_key: "y" } metrics_specs { metrics { class_name: "AUC" } '
+            f'thresholds {{ key: "auc" {EXCLUDED.replace("threshold", "value", 1)} }} }}',
+            "fail",
+            "thresholds of 'auc': lower_bound",
+        ),
+        (
+            'model_specs { label_key: "y" } metrics_specs { metrics { class_name: "AUC" '
+            f"per_slice_thresholds {{ {EXCLUDED} }} }} }}",
+            "fail",
+            "metric 'AUC': lower_bound",
+        ),
+        (
+            'model_specs { label_key: "y" } metrics_specs { metrics { class_name: "AUC" } '
+            f'per_slice_thresholds {{ key: "auc" value {{ thresholds {{ {EXCLUDED} }} }} }} }}',
+            "fail",
+            "thresholds of slices for 'auc': lower_bound",
+        ),
     ],
 )
 def test_lint_of_names_and_baselines(config: str, status: str, told: str) -> None:
@@ -178,6 +200,24 @@ def test_a_slice_by_a_feature_that_no_example_read_has_is_a_failure_by_a_schema_
     rows = [example(miles=1.0, tips=1.0)] * 600 + [example(miles=1.0, tips=1.0, coupon=b"a")]
     result = check(good_model, dataclasses.replace(wanted, schema=None, examples=rows))
     assert result["eval_config"].status == "pass", result["eval_config"]
+
+
+@pytest.mark.parametrize(
+    ("value", "mass", "status"),
+    [("euro", None, "fail"), ("euro", 0.9, "warn"), ("late", None, "pass"), ("cash", None, "pass")],
+)
+def test_a_slice_beyond_a_domain_that_rows_may_leave(
+    value: str, mass: float | None, status: str, check: Check, good_model: Path
+) -> None:
+    schema = schema_pb2.Schema.FromString(SCHEMA.SerializeToString())
+    if mass is not None:
+        schema.feature[1].distribution_constraints.min_domain_mass = mass
+    sliced = f'slicing_specs {{ feature_values {{ key: "payment" value: "{value}" }} }}'
+    rows = [example(miles=1.0, payment="cash", tips=1.0)] * 40
+    rows.append(example(miles=1.0, payment="late", tips=1.0))
+    wanted = dataclasses.replace(contract(GOOD_CONFIG + sliced), examples=rows, schema=schema)
+    result = check(good_model, dataclasses.replace(wanted, severities=WITHOUT_REHEARSAL))
+    assert result["eval_config"].status == status, result["eval_config"]
 
 
 def test_lint_of_a_file_that_is_none(tmp_path: Path) -> None:
@@ -359,3 +399,39 @@ def test_metrics_of_several_classes_that_get_one_number(
     result = check(folder, dataclasses.replace(config, examples=rows))["eval_rehearsal"]
     assert result.status == ("warn" if told else "pass"), result
     assert told in result.message
+
+
+@pytest.mark.parametrize(("infinite", "status"), [("bound", "warn"), ("score", "fail")])
+def test_an_undefined_metric_is_a_failure_by_the_evaluated_output_alone(
+    infinite: str, status: str, check: Check, tmp_path: Path
+) -> None:
+    class Bounded(tf.Module):
+        @tf.function(input_signature=[SERIALIZED])
+        def serve(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            miles = tf.io.parse_example(x, FEATURES)["miles"]
+            outputs = {"bound": miles, "score": miles / 9.0}
+            return outputs | {infinite: miles - float("inf")}
+
+    folder = models.save(Bounded(), tmp_path / "model")
+    config = spec(more='prediction_key: "score"') + metric("Precision")
+    rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
+    result = check(folder, dataclasses.replace(contract(config), examples=rows))["eval_rehearsal"]
+    assert result.status == status and "'precision' is nan" in result.message, result
+    assert ("among the predictions" in result.remedy) == (status == "fail"), result
+
+
+@pytest.mark.parametrize(
+    ("logits", "config", "status"),
+    [("predict", "", "warn"), ("serving_default", "", "pass"), ("predict", FROM_LOGITS, "pass")],
+)
+def test_logits_of_the_signature_that_tfma_calls_by_default(
+    logits: str, config: str, status: str, check: Check, tmp_path: Path
+) -> None:
+    module = scoring(lambda features: features["miles"] - 1.0)
+    module.other = scoring(lambda features: features["miles"] / 9.0)
+    of = {"predict": module.other.serve, "serving_default": module.other.serve}
+    folder = models.save(module, tmp_path / "model", of | {logits: module.serve})
+    rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
+    wanted = contract(spec() + metric("BinaryCrossentropy", config + THRESHOLD))
+    result = check(folder, dataclasses.replace(wanted, examples=rows))["eval_rehearsal"]
+    assert result.status == status, result

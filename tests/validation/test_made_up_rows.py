@@ -113,6 +113,15 @@ def test_examples_that_fit_no_input_are_named(
     assert ("they have ['wrong']" in result.message) == ("wrong" in of), result
 
 
+def test_examples_of_lists_of_different_lengths_are_told_to_pad(check: Check) -> None:
+    tokens = tf.TensorSpec([None, None], tf.int64, name="tokens")
+    module = serving(lambda tokens: {"y": tf.reduce_sum(tokens, 1)}, tokens)
+    rows = [example(tokens=[1] * length) for length in (1, 2, 7)]
+    result = check(module, dataclasses.replace(SERVED, examples=rows))["scores"]
+    assert result.status == "warn" and "different lengths, 1 to 7 values" in result.message, result
+    assert "pad lists" in result.remedy
+
+
 def test_examples_that_one_signature_takes_are_enough(check: Check, tmp_path: Any) -> None:
     module = models.linear(tmp_path / "model")
     functions = models.signatures(raw=(lambda x: {"y": x}, [ROWS]))

@@ -344,6 +344,7 @@ def test_is_found_and_nothing_else(name: str, check: Check) -> None:
     result = report[subject]
     assert result.status == status, (result, report.summary())
     assert told in result.message
+    assert (told == "shape") == ("pad the output" in result.remedy)
     assert [each.name for each in report.failures] == [subject] * (status == "fail")
 
 

@@ -117,6 +117,15 @@ SKIPPED = {
     "no label": (lambda x: x, {"label_keys": ()}),
     "two outputs": (lambda x: {"a": x, "b": x}, {}),
     "logits": (lambda x: x - 3, {"label": lambda row: row % 2}),
+    "margins": (lambda x: x - 3, {"label": lambda row: 2 * (row > 3) - 1}),
+    "embeddings": (
+        lambda x: tf.math.sin(x[:, None] * tf.range(1.0, 17.0)),
+        {"label": lambda row: row % 3},
+    ),
+    "sets of classes": (
+        lambda x: tf.stack([x, -x, x], 1),
+        {"label": lambda row: [1, row % 2] if row % 3 else 2},
+    ),
     "words for numbers": (word, {}),
     "numbers for words": (lambda x: x, {"label": str}),
     "class beyond the scores": (lambda x: tf.stack([x, x], 1), {"label": int}),

@@ -102,6 +102,19 @@ def test_what_the_schema_does_not_foresee() -> None:
     assert not any(0.0 <= value <= 100.0 for (value,) in values(unforeseen, "miles"))
 
 
+def test_numbers_that_a_domain_with_one_limit_has_or_has_not() -> None:
+    schema = copy.deepcopy(SCHEMA)
+    for each in schema.feature:
+        if each.name == "company":
+            each.int_domain.CopyFrom(schema_pb2.IntDomain(min=0))
+    rows = dataclasses.replace(ROWS, schema=schema).unforeseen()
+    reasons = {row.what.partition(", ")[2] for row in rows if "'company' is 2147" in row.what}
+    assert reasons == {"as its domain has no such limit"}
+    rows = dataclasses.replace(ROWS, schema=schema).unforeseen()
+    reasons = {row.what.partition(", ")[2] for row in rows if "'company' is -1," in row.what}
+    assert reasons == {"beyond its domain"}
+
+
 def test_images_are_no_text() -> None:
     base = copy.deepcopy(BASE)
     base.features.feature["payment"].bytes_list.value[:] = [b"\xff\xd8\xff\xe0"]

@@ -1,5 +1,6 @@
 """Every variable of a checkpoint is read, and odd values are found."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,14 @@ def test_nan_in_a_network_or_its_optimizer(
     tracked = [v if isinstance(v, tf.Variable) else v.value for v in every]
     module = serving(lambda x: {"y": network(x)}, ROWS, tracked=tracked)
     assert check(module, EVALUATED)["variables_finite"].status == status
+
+
+def test_a_model_kept_inside_another_may_have_other_shards(
+    check: Check, good_model: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(good_model, tmp_path / "model"))
+    shutil.copytree(good_model, folder / "assets.extra" / "kept")
+    shard = folder / "assets.extra/kept/variables/variables.data-00000-of-00001"
+    shard.rename(shard.with_name("variables.data-00000-of-00002"))
+    result = check(folder)["leftovers"]
+    assert result.status == "pass", result

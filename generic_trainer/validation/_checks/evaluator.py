@@ -27,7 +27,10 @@ _OF_SCORES = {  # that need one for each class, and take the largest
 }  # fmt: skip
 _OF_LIBRARIES = ("", "keras", "tensorflow", "tensorflow_model_analysis", "tf_keras")
 _OF_ONE_HOT = {"CategoricalAccuracy", "TopKCategoricalAccuracy"}  # that need such labels
-_OF_PROBABILITIES = {"AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "CalibrationPlot"}
+_OF_PROBABILITIES = {
+    "AUC", "AUCPrecisionRecall", "BinaryCrossEntropy", "BinaryCrossentropy", "CalibrationPlot",
+}  # fmt: skip
+_AS_IT_IS = re.compile(r'"left"|"from_logits": *true')  # a plot of an interval states its left end
 
 _OF_ROW = re.compile("add_input failed on ")  # TFMA's words around the cause
 _EXAMPLES = 20  # of the rehearsal
@@ -66,17 +69,26 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
         transformed=evidence.transformed_dtypes,
         are_all=schema is not None,
     )
-    domains = {f.name: domain_words(schema, f) for f in schema.feature} if schema else {}
+    of_schema = {feature.name: feature for feature in schema.feature} if schema else {}
     for spec in model.evidence.eval_config.slicing_specs:
         for key, value in sorted(spec.feature_values.items()):
-            words = [word.decode(errors="replace") for word in domains.get(key, ())]
+            feature: Any = of_schema.get(key)
+            known = [] if feature is None else domain_words(schema, feature)
+            words = [word.decode(errors="replace") for word in known]
             is_raw = preprocessed is not None and key not in preprocessed
-            if words and value not in words and is_raw:
+            if words and value not in words and is_raw and not _has_value(model, key, value):
                 problem = (
                     f"slicing_specs: the domain of {key!r} does not have {value!r}"
                     f"{did_you_mean(value, words)}, so that TFMA leaves the slice out"
                 )
-                yield fail(problem, f"the domain is {', '.join(words[:12])}")
+                allows = feature.distribution_constraints.min_domain_mass < 1
+                yield (warn if allows else fail)(problem, f"the domain is {', '.join(words[:12])}")
+
+
+def _has_value(model: ModelUnderTest, key: str, value: str) -> bool:
+    """Whether one of the contract's examples has a text as a value of a feature."""
+    rows = [example.features.feature for example in parsed(model.evidence.eval_rows)]
+    return any(value.encode() in row[key].bytes_list.value for row in rows if key in row)
 
 
 @check(needs=("inputs_read", "signatures_exist"), decided_by="code")
@@ -94,7 +106,6 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
         if model.contract.evaluates:
             yield from _inputs_of_no_examples(model)
         raise Skip("the contract names no eval config")
-    default = "predict" if "predict" in model.signatures else "serving_default"
     # TFMA also calls attributes of the exported object, which is the first of its graph.
     roots = model.meta_graph.object_graph_def.nodes[:1]
     attributes = {child.local_name for root in roots for child in root.children}
@@ -102,7 +113,7 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
     for spec in model.evidence.eval_config.model_specs:
         if spec.is_baseline:
             continue
-        name = spec.signature_name or default
+        name = _called(model, spec)
         functions = spec.preprocessing_function_names
         preprocessing = "preprocessing_function_names"
         field = "model_specs.signature_name"
@@ -115,6 +126,12 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
             yield from _labels(model, spec, name)
             yield from _inputs(model, spec, name)
             yield from _outputs(model, spec, name)
+
+
+def _called(model: ModelUnderTest, spec: Any) -> str:
+    """Returns the signature that the Evaluator calls for a model of its config."""
+    default = "predict" if "predict" in model.signatures else "serving_default"
+    return spec.signature_name or default
 
 
 def _labels(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
@@ -251,14 +268,15 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     for name, value in sorted(metrics.items()):
         if not math.isfinite(value):
             message = f"metric {name!r} is {value} on {_EXAMPLES} examples"
-            # Of predictions that are numbers it may be undefined for so few, like the precision
-            # without a predicted positive.
-            is_certain = any(
-                any(not_finite(scored.batch)) for scored in model.served_scores.values()
-            )
-            judge = fail if is_certain else warn
-            remedy = "look for NaN among the predictions and labels: TFMA reports no error"
-            yield judge(message, remedy)
+            if _has_broken_prediction(model):
+                remedy = "look for NaN and infinities among the predictions: TFMA reports no error"
+                yield fail(message, remedy)
+            else:
+                remedy = (
+                    "fine if it is undefined for so few, like the precision without a predicted "
+                    "positive; otherwise look for NaN among the labels: TFMA reports no error"
+                )
+                yield warn(message, remedy)
     if unmet:
         message = (
             f"a threshold of {', '.join(map(repr, unmet))}, for which TFMA reports no number: "
@@ -272,6 +290,18 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _beyond_one(model)
     yield from _of_one_class(model)
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
+
+
+def _has_broken_prediction(model: ModelUnderTest) -> bool:
+    """Whether an output that the metrics are of is NaN or infinite; any, if none is named."""
+    metrics_specs = model.evidence.eval_config.metrics_specs
+    heads = {name for metrics in metrics_specs for name in metrics.output_names}
+    for spec, outputs in _evaluated(model):
+        named = heads | {spec.prediction_key, *spec.prediction_keys.values()}
+        meant = outputs.keys() & named or outputs.keys() & _KNOWN_OUTPUTS or outputs.keys()
+        if any(key in meant for _, key, _ in not_finite(dict(outputs))):
+            return True
+    return False
 
 
 def _evaluate(model: ModelUnderTest) -> tuple[dict[str, float], list[str]]:
@@ -361,8 +391,7 @@ def _name_of(key: Any) -> str:
 def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
     """Warns of metrics that take probabilities if the model returns other numbers."""
     metrics = [m for spec in model.evidence.eval_config.metrics_specs for m in spec.metrics]
-    # A plot of another interval states its left end.
-    named = {metric.class_name for metric in metrics if '"left"' not in metric.config}
+    named = {metric.class_name for metric in metrics if not _AS_IT_IS.search(metric.config)}
     if not (wanting := sorted(named & _OF_PROBABILITIES)):
         return
     for spec, outputs in _evaluated(model):
@@ -385,7 +414,7 @@ def _evaluated(model: ModelUnderTest) -> Iterator[tuple[Any, Mapping[str, np.nda
     """Yields each model of the eval config but the baseline, with the outputs of its signature."""
     for spec in model.evidence.eval_config.model_specs:
         if not spec.is_baseline:
-            scored = model.scores.get(spec.signature_name or "serving_default")
+            scored = model.scores.get(_called(model, spec))
             yield spec, {} if scored is None else scored.batch
 
 

@@ -10,7 +10,7 @@ from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
-from generic_trainer.validation._schema_rows import dtype_in_schema, features_in_use
+from generic_trainer.validation._schema_rows import dtype_in_schema, features_in_use, parsed
 from generic_trainer.validation._signatures import Signature, feature_of
 
 _TRANSFORM_ASSETS = "transform_fn/assets"  # inside a TransformGraph artifact
@@ -48,6 +48,8 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
     seen = model.evidence.seen_dtypes
     if not rows or _parses_inside(model):
         return
+    examples = parsed(model.evidence.eval_rows) if model.evidence.schema is None else []
+    present = set(seen).union(*(example.features.feature for example in examples))
     for name, signature in model.serving_signatures.items():
         if not signature.is_serialized or model.takes_transformed(signature):
             continue
@@ -73,6 +75,16 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
                 )
                 remedy = "name it as the examples do, or give the FixedLenFeature a default_value"
                 yield fail(message, remedy)
+            elif (
+                examples
+                and key not in present | model.evidence.label_keys
+                and (near := did_you_mean(key, present - read.keys()))
+            ):
+                message = (
+                    f"signature {name!r} reads feature {key!r}, which none of the "
+                    f"{len(examples)} examples has{near}: it silently reads as missing"
+                )
+                yield warn(message, "name it as the examples do")
 
 
 def _parses_inside(model: ModelUnderTest) -> bool:

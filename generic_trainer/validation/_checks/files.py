@@ -152,7 +152,8 @@ def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
             message = f"saved_model.pb has {size} bytes, protobuf reads at most {_PROTOBUF_LIMIT}"
             yield fail(message, "keep weights in tf.Variable attributes, not in constants")
     strange = [str(path) for path in model.files if any(map(_TEMPORARY.search, path.parts))]
-    totals = {match[2] for path in model.files if (match := _SHARD.fullmatch(path.name))}
+    ours = [path for path in model.files if path.parent == Path("variables")]
+    totals = {match[2] for path in ours if (match := _SHARD.fullmatch(path.name))}
     if len(totals) > 1:
         strange.append("variables/ with the shards of two saves")
     protos = [path.name for path in model.files if str(path) in SAVED_MODEL_FILES]

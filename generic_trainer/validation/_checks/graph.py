@@ -20,7 +20,10 @@ _CHECKPOINT = "/variables/variables"  # the end of the path of a SavedModel's va
 _PATH = re.compile(r"(/[^/\0\n]+){2,}/?|(gs|s3|hdfs|file|viewfs|abfss?)://.+|[A-Za-z]:[\\/].+")
 _MAX_VALUES = 64  # a longer constant is data, such as a vocabulary, not a file name
 _READERS = re.compile(r"(InitializeTableFromTextFile|ReadFile).*|.*(Dataset|DatasetV2|ReaderV2)")
-_TABLE_CONTENTS = re.compile(r"(LookupTableImport|InitializeTable|LookupTableInsert)(V2)?")
+# What takes texts as data: keys and values of a table, and words that a feature is compared with.
+_DATA = re.compile(
+    r"(LookupTableImport|InitializeTable|LookupTableInsert)(V2)?|(Not)?Equal|Regex\w+"
+)
 _COLLECTIVE = re.compile(r"Collective|Nccl|TPUReplicate|XlaAllReduce|ConfigureDistributedTPU")
 _FOREIGN = re.compile(r"/job:(?!localhost\b)\w+")
 _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
@@ -245,11 +248,9 @@ def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
         return  # as in nearly all models: no need to trace the graph
     readers = [node for node in model.nodes if _READERS.fullmatch(node.op)]
     read = model.graph.upstream_of(readers)
-    tables = [node for node in model.nodes if _TABLE_CONTENTS.fullmatch(node.op)]
-    words = model.graph.upstream_of(tables)
+    words = model.graph.upstream_of([node for node in model.nodes if _DATA.fullmatch(node.op)])
     for node, path in paths:
         place = (node.function, node.proto.name)
-        # Keys and values of a table are data, whatever they look like.
         if place in read or place not in words:
             yield from _judge_path(model, node, path, place in read)
 

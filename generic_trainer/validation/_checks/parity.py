@@ -22,6 +22,7 @@ from generic_trainer.validation._tflite import Run
 _TOLERANCES = {"": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 _QUANTISED_TOLERANCE = 5e-2
 _FEW = 0.05  # share of a quantised model's values that may differ by more
+_MOST = 0.5  # share of classes that a new model seldom changes
 _ROWS = 100  # that are compared
 _PARITY_REMEDY = (
     "convert it again from the SavedModel that is published, with the same preprocessing, or set "
@@ -303,7 +304,12 @@ def _compare_outputs(subject: str, new: np.ndarray, old: np.ndarray) -> Finding:
     if new.shape != old.shape:
         return note(f"{subject}: shapes {new.shape} and {old.shape}, not compared")
     if not is_float(new):
-        return note(f"{subject}: {float(np.mean(new != old)):.0%} of the values differ")
+        share = float(np.mean(new != old))
+        message = f"{subject}: {share:.0%} of the values differ"
+        # Of values that are all different, such as texts or amounts, most may change.
+        are_classes = 1 < len(np.unique(old)) <= old.size / 2
+        remedy = "see whether the new model numbers or names its classes as the base model does"
+        return warn(message, remedy) if share > _MOST and are_classes else note(message)
     gap = float(np.mean(np.abs(new.astype(np.float64) - old.astype(np.float64))))
     size = float(np.mean(np.abs(old.astype(np.float64))))
     message = f"{subject}: differs by {gap:.3g} on average; the base model's average is {size:.3g}"

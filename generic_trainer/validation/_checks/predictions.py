@@ -23,6 +23,10 @@ MIXING_REMEDY = (
     "normalise with statistics from training (BatchNormalization with training=False, or "
     "Transform) and not over the batch, and keep rows in order"
 )
+_PADDING_REMEDY = (
+    "pad the output to a fixed length, not to the longest row of a batch: clients get other shapes "
+    "with other rows"
+)
 RANDOM_REMEDY = "call the model with training=False: dropout or a random op is live"
 FILLING_REMEDY = (
     "fill in a missing value by a number of the training data and not of the batch: a prediction "
@@ -232,10 +236,12 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
             compared += scored.feed.divisible
             message, certain = first_difference(scored, key)
             if message:
+                is_padded = not certain and " gives shape (" in message
                 message = f"signature {name!r}, output {key!r}: {message}"
                 certain = certain and name in model.serving_signatures
                 certain = certain and not is_tiny(scored.feed)
-                yield model.of_rows(certain, message, MIXING_REMEDY)
+                remedy = _PADDING_REMEDY if is_padded else MIXING_REMEDY
+                yield model.of_rows(certain, message, remedy)
     if not compared:
         raise Skip("nothing to test: no output has rows that can be scored alone")
 

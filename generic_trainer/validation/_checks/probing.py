@@ -231,6 +231,11 @@ def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
     Example: `exp(x)` that overflows at the largest fare, which is in no row of the eval split.
     """
     if not model.evidence.observed:
+        if model.contract.statistics is not None and model.evidence.transformed_dtypes:
+            raise Skip(
+                "by names and types the statistics may be of Transform's output: if they are of "
+                "raw examples, a contract without transform_graph has them tested"
+            )
         raise Skip("the contract names no statistics of raw examples")
     # In a row with lists one value may be the length of another, and cannot be changed alone.
     is_certain = not any(seen.lengths[1] > 1 for seen in model.evidence.observed.values())

@@ -44,7 +44,10 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
     if model.evidence.transform_graph is not None:
         raise Skip("the model may predict the transformed label")
     (label,) = model.evidence.label_keys
-    rows = [row for row in parsed(model.evidence.eval_rows) if len(_values(row, label)) == 1]
+    examples = parsed(model.evidence.eval_rows)
+    rows = [row for row in examples if len(_values(row, label)) == 1]
+    if len(rows) < sum(len(_values(row, label)) > 1 for row in examples):
+        raise Skip("most examples have several labels")
     for name, scored in model.served_scores.items():
         if not (rows and scored.feed.real and scored.feed.records and scored.feed.divisible):
             continue
@@ -146,6 +149,9 @@ def _measured(
     if answers.shape[1] > 1:  # the scores of classes
         if not are_scores or not np.isin(labels, range(answers.shape[1])).all():
             return None
+        are_probabilities = answers.min() >= 0 and np.allclose(answers.sum(axis=1), 1, atol=0.02)
+        if len(np.unique(labels)) < answers.shape[1] / 2 and not are_probabilities:
+            return None  # perhaps an embedding
         answers = answers.argmax(axis=1)
         are_scores = False
     elif are_scores and np.isin(labels, (0, 1)).all():  # probabilities, but not logits
@@ -154,6 +160,8 @@ def _measured(
         answers = answers > 0.5
         are_scores = False
     answers = answers.reshape(-1)
+    if are_scores and np.isin(labels, (-1, 1)).all() and np.abs(answers).max() > 1:
+        return None  # margins
     if are_scores:
         numbers = labels.astype(np.float64)
         answers = answers.astype(np.float64)

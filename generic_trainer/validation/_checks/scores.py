@@ -26,7 +26,7 @@ ALONE_REMEDY = (
 )
 _UNFIT_REMEDY = (
     "give inputs the names and dtypes of the examples' features, and at most one free dimension "
-    "beside the rows; or let a signature parse the examples"
+    "beside the rows; or let a signature parse the examples, and pad lists of different lengths"
 )
 _ANY_ROW_REMEDY = (
     "initialise tables and variables when the model is loaded, and use ops that the CPU of a "

@@ -87,9 +87,19 @@ def signature_specs(model: ModelUnderTest) -> Iterator[Finding]:
     if not specs:
         raise Skip("the contract requires no tensors")
     for spec in specs:
-        for problem in _deviations(spec, model.signatures[spec.name]):
+        signature = model.signatures[spec.name]
+        for problem in _deviations(spec, signature):
             remedy = "change the function behind the signature, or the contract"
             yield fail(f"signature {spec.name!r}: {problem}", remedy)
+        for kind, name, tensor in signature.tensors:
+            expected = (spec.inputs if kind == "input" else spec.outputs).get(name, "")
+            has_shape = "[" in expected and expected != str(tensor)
+            if has_shape and tensor.is_dense and tensor.shape is None:
+                message = f"signature {spec.name!r}: {kind} {name!r} should be {expected}"
+                remedy = (
+                    "declare the shape: a tf.TensorSpec of an input, tf.ensure_shape of outputs"
+                )
+                yield warn(f"{message}, and does not declare its shape", remedy)
 
 
 def _deviations(spec: SignatureSpec, signature: Any) -> Iterator[str]:
