@@ -394,15 +394,19 @@ class Resume(_OfEitherKeras):
             if replay is not None:
                 replay.begin_pass(iterator)
         if replay is None:
-            self._logs = self._nan_watch.step(self._function, iterator, position)
+            with self._changes.traced():
+                self._logs = self._nan_watch.step(self._function, iterator, position)
             return self._logs
         replay.mute_evaluation(True)
         if replay.ends_epoch(position):
             raise end_of_data()
         saved = self._fit.state.saved
         with self._closed_by_errors(), self._changes.explained(saved, self._restored):
-            is_computed = self._unsaved is not None or self._changes.lacks_variables
-            logs = self._function(iterator) if is_computed else None
+            is_first = self._unsaved is not None
+            is_computed, logs = is_first or self._changes.lacks_variables, None
+            if is_computed:
+                with self._changes.traced(saved if is_first else None):
+                    logs = self._function(iterator)
             self._logs = replay.logs(logs, is_computed=is_computed)
         return self._logs
 
