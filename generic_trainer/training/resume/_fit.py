@@ -258,6 +258,8 @@ class Resume(_OfEitherKeras):
             self._after_step()
         elif replay.is_over(position):
             self._end_replay(replay)
+            if is_end and is_keras_3(self.model):  # a fit that goes on notes the draws of this end
+                self._fit.draws.end_pass(len(self._position.lengths), is_replayed=False)
         elif replay.may_stop(position):  # Keras must leave the epoch where a callback ended it
             self.model.stop_training = position.batches >= replay.goal.lengths[-1]
 
