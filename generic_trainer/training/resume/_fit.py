@@ -291,7 +291,7 @@ class Resume(_OfEitherKeras):
                 self.model.stop_training = self._position.stopped
             elif self._position.steps:
                 self._position.epochs = self.params["epochs"]
-                self._position.done = True
+                self._position.done, self._position.stopped = True, self.model.stop_training
                 self._save(wait=True)
             if self._position.done:
                 note_end(self._directory, self._run_dir)

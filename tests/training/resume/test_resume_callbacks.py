@@ -225,6 +225,16 @@ def test_data_of_another_length_than_before_are_refused(
     fit(4)
 
 
+def test_a_fit_that_has_ended_is_known_to_have_been_stopped(tmp_path: Path, keras: Any) -> None:
+    for _ in range(2):
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+        stop = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=1)
+        callbacks = resume_callbacks(fn_args(tmp_path), callbacks=[stop])
+        model.fit(ones(), epochs=3, verbose=0, callbacks=callbacks)
+        assert model.stop_training
+
+
 def test_other_callbacks_than_before_are_named(tmp_path: Path) -> None:
     stop = tf.keras.callbacks.EarlyStopping("loss")
     tiny_model().fit(
