@@ -47,6 +47,7 @@ from generic_trainer.training.resume._callback_state import (
 from generic_trainer.training.resume._changes import Changes
 from generic_trainer.training.resume._clocks import now
 from generic_trainer.training.resume._draws import Draws
+from generic_trainer.training.resume._either_keras import Copy, OfEitherKeras
 from generic_trainer.training.resume._manager import CheckpointManager, fitting
 from generic_trainer.training.resume._not_finite import NanWatch
 from generic_trainer.training.resume._position import Position, note_end
@@ -65,23 +66,6 @@ _logger = logging.getLogger(__name__)
 
 # Directory of checkpoints → the callback of a fit in this process that has begun and not ended.
 _begun: dict[str, Resume] = {}
-
-
-class _OfEitherKeras(tf.keras.callbacks.Callback):
-    """Serves models of Keras 2 also where `tf.keras`, whose class it is, is Keras 3.
-
-    Keras 2 asks its callbacks for these attributes and methods.
-    """
-
-    _supports_tf_logs = True  # the logs are not looked at, so there is nothing to convert
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return True
-
-    def _implements_test_batch_hooks(self) -> bool:
-        return False
-
-    _implements_predict_batch_hooks = _implements_test_batch_hooks
 
 
 @dataclasses.dataclass
@@ -111,7 +95,7 @@ class _Fit:
     draws: Draws
 
 
-class Resume(_OfEitherKeras):
+class Resume(OfEitherKeras):
     """See `resume_callbacks`; becomes the last of the callbacks.
 
     Checkpoints are taken at the end of a batch. A resumed `fit` replays its past: Keras goes
@@ -162,7 +146,7 @@ class Resume(_OfEitherKeras):
         self._still_s = 0.0  # training stood still for the last checkpoint
 
     def __reduce__(self) -> Any:
-        return _Copy, ()
+        return Copy, ()
 
     def set_params(self, params: Any) -> None:
         super().set_params(params)
@@ -483,15 +467,3 @@ class Resume(_OfEitherKeras):
         if isinstance(strategy, DataParallelStrategy):  # which counts its collectives
             saved.append(strategy.connected.entered)
         return saved
-
-
-class _Copy(_OfEitherKeras):
-    """Takes the place of a copied `Resume`, which cannot know which of several fits it serves."""
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        _logger.warning(
-            "This fit starts afresh and saves no checkpoints: it got a copy of resume_callbacks, "
-            "as KerasTuner makes for each trial, and its checkpoints could be those of another "
-            "trial. To resume it, call resume_callbacks with another name for each fit, in "
-            "HyperModel.fit for example."
-        )
