@@ -195,6 +195,9 @@ class Resume(OfEitherKeras):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
+        if is_keras_3(self.model):  # whose data draw next, after other callbacks have
+            number, is_replayed = len(self._position.lengths), self._replay is not None
+            self._fit.draws.begin_epoch(number, is_replayed=is_replayed)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._take_steps()

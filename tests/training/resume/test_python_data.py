@@ -35,6 +35,9 @@ def sequence(keras: Any) -> Any:
             rows = rows + np.random.normal(0, 0.1, rows.shape).astype("float32")
             return rows * random.choice([1, -1]), 2 * rows
 
+        def on_epoch_begin(self) -> None:  # called by Keras 3 alone
+            np.random.shuffle(self.indexes)
+
         def on_epoch_end(self) -> None:
             np.random.shuffle(self.indexes)
 
