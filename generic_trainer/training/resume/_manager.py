@@ -36,6 +36,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.files import (
@@ -164,7 +165,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         Args:
             step: the progress of the run; must not be below that of an existing good checkpoint.
             write: is called with an empty directory and writes files into it.
-            metadata: anything that JSON can hold.
+            metadata: anything that JSON can hold, and numbers of NumPy's.
 
         Raises:
             ConfigurationError: a checkpoint of a later step exists, so the run did not resume.
@@ -418,7 +419,7 @@ def _publish(path: str, saved: SavedCheckpoint) -> None:
         files[name] = sha256_of_file(os.path.join(path, name))
     name = os.path.basename(saved.path)
     manifest = {"name": name, "step": saved.step, "metadata": saved.metadata, "files": files}
-    text = json.dumps(manifest)
+    text = json.dumps(manifest, default=_number)
     write_whole(os.path.join(path, _MANIFEST_FILE), f"{text}\n{_checksum(text.encode())}")
     if is_remote(saved.path):
         copy_tree(path, saved.path, last=_MANIFEST_FILE)
@@ -429,6 +430,13 @@ def _publish(path: str, saved: SavedCheckpoint) -> None:
     # Older checkpoints are deleted next: after a loss of power, a disk that had kept the
     # deletion and not the rename would have no checkpoint at all.
     _sync(os.path.dirname(saved.path))
+
+
+def _number(value: Any) -> Any:
+    """Returns what JSON can hold for a number of NumPy's, such as the epochs of a fit."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"Metadata of a checkpoint: expected what JSON can hold, found {value!r}")
 
 
 def _checksum(text: bytes) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -38,7 +39,7 @@ def test_the_latest_checkpoint_is_that_of_the_highest_step_that_was_saved_last(
     with CheckpointManager(str(tmp_path)) as manager:
         assert manager.latest() is None
         first = manager.save(9, writes("nine"))
-        saved = manager.save(10, writes("ten"), {"epoch": 2})
+        saved = manager.save(np.int64(10), writes("ten"), {"epoch": np.int64(2)})
         os.utime(first.path, (4e9, 4e9))  # whatever the clock says
         assert manager.latest() == saved
         assert (saved.step, saved.metadata) == (10, {"epoch": 2})
