@@ -110,18 +110,24 @@ def resume_callbacks(
             "fn_args has no checkpoint_dir: expected the argument that GenericTrainer passes to "
             "run_fn, or any object with that attribute"
         )
+    if not {*"[\\"}.isdisjoint(path := os.path.join(directory, name)):
+        problems.append(
+            "checkpoint_dir and name: expected no '[' or '\\', which TensorFlow takes for a pattern "
+            f"when it reads checkpoints and models, found {path!r}"
+        )
     if fn_args is not _run.fn_args:
         _run.fn_args = fn_args
         _run.names = set()
     if name in _run.names:
         problems.append(
-            f"another fit of this run is called {name!r} already: give each another name, "
-            "such as resume_callbacks(fn_args, name='fine_tuning')"
+            f"another fit of this run is called {name!r} already: give each another name, such as "
+            "resume_callbacks(fn_args, name='fine_tuning'); to resume a fit that was interrupted "
+            "in this process, make another fn_args"
         )
     raise_problems(ConfigurationError, "resume_callbacks", problems)
     _run.names.add(name)
     resume = Resume(
-        os.path.join(directory, name),
+        path,
         functools.partial(Schedule, every_steps, every_s),
         preemption_grace_s,
         _run_dir(fn_args),

@@ -66,10 +66,14 @@ class Changes:
         self.lacks_variables = False
         self.made: set[str] = set()
         self._is_logged = self._is_restored = False
+        # The changes before the first step, and after the one that was last traced.
+        self._traced: list[dict[str, Any]] = []
+        self._is_traced = False
+        self._sets: dict[str, Any] = {}  # for the next step, which is traced once more
 
     def step_is_made_anew(self) -> None:
         """Notes that a callback has made the step anew, after a `compile` perhaps."""
-        self._is_made_anew = True
+        self._is_made_anew, self._is_traced = True, False
         parts, self._of_compile = self._of_compile, self._parts_of_compile()
         self.lacks_variables = [part() for part in parts] != [part() for part in self._of_compile]
         self._compiled_now = self._look(attributes_of(self._model))
@@ -100,15 +104,47 @@ class Changes:
                 listed(late),
             )
 
-    def values(self) -> dict[str, Any]:
-        """Returns the changes so far, for a checkpoint."""
-        attributes = {
+    @contextlib.contextmanager
+    def traced(self, saved: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Takes a step within the context, and notes what its graph keeps of Python's numbers.
+
+        Callbacks may have set some before it, and set others later, which change no graph. A
+        resumed fit calls no callback for that: it has the numbers of then while it traces.
+
+        Args:
+            saved: values of the checkpoint, for the first step of a replay.
+        """
+        numbers, self._sets = self._sets, {}
+        if saved is not None:
+            self._traced, self._is_traced = saved.get("traced", [{}]), True
+            numbers = self._traced[0]
+        if not self._is_traced:
+            first = self._traced[:1] or [self._changed()]
+            yield
+            self._traced, self._is_traced = [*first, self._changed()], True
+            return
+        if not numbers:
+            yield
+            return
+        now = attributes_of(self._model)
+        set_attributes(self._model, numbers)
+        try:
+            yield
+        finally:
+            set_attributes(self._model, {path: now[path] for path in numbers if path in now})
+
+    def _changed(self) -> dict[str, Any]:
+        return {
             path: value
             for path, value in attributes_of(self._model).items()
             if path.endswith(f".{TRAINABLE}") or value != self._attributes.get(path)
         }
+
+    def values(self) -> dict[str, Any]:
+        """Returns the changes so far, for a checkpoint."""
         return {
-            "attributes": attributes,
+            "attributes": self._changed(),
+            "traced": self._traced,
             "is_made_anew": self._is_made_anew,
             "compiled_anew": self._compiled_anew(),
         }
@@ -134,6 +170,9 @@ class Changes:
             if differing and is_repeated:
                 self._make_optimizer(saved.get("attributes", {}))
             yield
+        self._traced, self._is_traced = saved.get("traced", self._traced), True
+        if "traced" in saved and saved["is_made_anew"] and not self._model.run_eagerly:
+            self._sets = {**self._attributes, **self._traced[-1]}
         if differing and not is_repeated and not self._is_restored:
             self._is_restored = True
             _logger.warning(

@@ -21,8 +21,9 @@ class Draws:
 
     A generator draws while it is read, ahead of the steps; a Sequence also shuffles between epochs.
     So the state at a checkpoint is of no use to them. Instead the pass of the checkpoint gets the
-    state in which it began, and its batches are read again. Each pass before gets, at its end, the
-    state that it had there. No batch of theirs has to be read again for that.
+    state in which it began, and its batches are read again. Each pass before gets, before the data
+    learn of its start and its end, the state that there was then. No batch of theirs has to be read
+    again for that.
 
     Attributes:
         of_python: whether Python code makes the data; False until a replay knows.
@@ -33,9 +34,10 @@ class Draws:
         """Takes a model of Keras, before its fit begins."""
         self._model = model
         self._start = b""
-        # Number of the epoch that ends a pass → state; empty for the same as before.
-        self._ends: dict[int, bytes] = {}
-        self._ended: tuple[int, bytes] | None = None  # the last epoch, if the next begins a pass
+        # Number of an epoch that ends a pass, or half before of one that begins one → state; empty
+        # for the same as before.
+        self._ends: dict[float, bytes] = {}
+        self._noted: dict[float, bytes] = {}  # likewise of the last epoch, if a pass begins next
         self._is_known = self.of_python = self.reads_all = self._reads_passes = False
 
     def values(self) -> dict[str, Any]:
@@ -52,11 +54,10 @@ class Draws:
         self.reads_all = False
         if not is_replayed:
             self._start = _state()
-            if self._ended is not None:
-                number, state = self._ended
+            for number, state in self._noted.items():
                 last = next((end for end in reversed(self._ends.values()) if end), b"")
                 self._ends[number] = b"" if state == last else state
-                self._ended = None
+            self._noted = {}
             return
         if not self._is_known:
             self.of_python = is_of_python(iterator)
@@ -68,7 +69,11 @@ class Draws:
         self.reads_all = self.reads_all or self._reads_passes
         self._set(self._start)
 
-    def end_pass(self, number: int, *, is_replayed: bool) -> None:
+    def begin_epoch(self, number: int, *, is_replayed: bool) -> None:
+        """Is as `end_pass`, before data of Keras 3 learn that an epoch begins."""
+        self.end_pass(number - 0.5, is_replayed=is_replayed)
+
+    def end_pass(self, number: float, *, is_replayed: bool) -> None:
         """Notes the state, or in a replay sets it, before the data learn that an epoch has ended.
 
         Args:
@@ -76,7 +81,8 @@ class Draws:
             is_replayed: whether a replay goes on after this epoch.
         """
         if not is_replayed:
-            self._ended = number, _state()
+            self._noted = {at: state for at, state in self._noted.items() if at > number - 1}
+            self._noted[number] = _state()
         elif number in self._ends:  # else the same iterator is read on
             self._set([state for at, state in self._ends.items() if at <= number and state][-1])
 
@@ -101,9 +107,10 @@ class Draws:
             )
 
     def _set(self, state: bytes) -> None:
-        if self.of_python and state:
+        if (self.of_python or not self._is_known) and state:
             # All workers of this strategy read the same batches; others may draw their own.
             is_common = isinstance(self._model.distribute_strategy, DataParallelStrategy)
+            is_common = is_common and self.of_python
             set_random_state(self._model, unpickled_data(state), in_all_workers=is_common)
 
 

@@ -47,6 +47,7 @@ from generic_trainer.training.resume._callback_state import (
 from generic_trainer.training.resume._changes import Changes
 from generic_trainer.training.resume._clocks import now
 from generic_trainer.training.resume._draws import Draws
+from generic_trainer.training.resume._either_keras import Copy, OfEitherKeras
 from generic_trainer.training.resume._manager import CheckpointManager, fitting
 from generic_trainer.training.resume._not_finite import NanWatch
 from generic_trainer.training.resume._position import Position, note_end
@@ -65,23 +66,6 @@ _logger = logging.getLogger(__name__)
 
 # Directory of checkpoints → the callback of a fit in this process that has begun and not ended.
 _begun: dict[str, Resume] = {}
-
-
-class _OfEitherKeras(tf.keras.callbacks.Callback):
-    """Serves models of Keras 2 also where `tf.keras`, whose class it is, is Keras 3.
-
-    Keras 2 asks its callbacks for these attributes and methods.
-    """
-
-    _supports_tf_logs = True  # the logs are not looked at, so there is nothing to convert
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return True
-
-    def _implements_test_batch_hooks(self) -> bool:
-        return False
-
-    _implements_predict_batch_hooks = _implements_test_batch_hooks
 
 
 @dataclasses.dataclass
@@ -111,7 +95,7 @@ class _Fit:
     draws: Draws
 
 
-class Resume(_OfEitherKeras):
+class Resume(OfEitherKeras):
     """See `resume_callbacks`; becomes the last of the callbacks.
 
     Checkpoints are taken at the end of a batch. A resumed `fit` replays its past: Keras goes
@@ -162,7 +146,7 @@ class Resume(_OfEitherKeras):
         self._still_s = 0.0  # training stood still for the last checkpoint
 
     def __reduce__(self) -> Any:
-        return _Copy, ()
+        return Copy, ()
 
     def set_params(self, params: Any) -> None:
         super().set_params(params)
@@ -211,6 +195,9 @@ class Resume(_OfEitherKeras):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
+        if is_keras_3(self.model):  # whose data draw next, after other callbacks have
+            number, is_replayed = len(self._position.lengths), self._replay is not None
+            self._fit.draws.begin_epoch(number, is_replayed=is_replayed)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._take_steps()
@@ -258,6 +245,8 @@ class Resume(_OfEitherKeras):
             self._after_step()
         elif replay.is_over(position):
             self._end_replay(replay)
+            if is_end and is_keras_3(self.model):  # a fit that goes on notes the draws of this end
+                self._fit.draws.end_pass(len(self._position.lengths), is_replayed=False)
         elif replay.may_stop(position):  # Keras must leave the epoch where a callback ended it
             self.model.stop_training = position.batches >= replay.goal.lengths[-1]
 
@@ -289,7 +278,7 @@ class Resume(_OfEitherKeras):
                 self.model.stop_training = self._position.stopped
             elif self._position.steps:
                 self._position.epochs = self.params["epochs"]
-                self._position.done = True
+                self._position.done, self._position.stopped = True, self.model.stop_training
                 self._save(wait=True)
             if self._position.done:
                 note_end(self._directory, self._run_dir)
@@ -394,15 +383,19 @@ class Resume(_OfEitherKeras):
             if replay is not None:
                 replay.begin_pass(iterator)
         if replay is None:
-            self._logs = self._nan_watch.step(self._function, iterator, position)
+            with self._changes.traced():
+                self._logs = self._nan_watch.step(self._function, iterator, position)
             return self._logs
         replay.mute_evaluation(True)
         if replay.ends_epoch(position):
             raise end_of_data()
         saved = self._fit.state.saved
         with self._closed_by_errors(), self._changes.explained(saved, self._restored):
-            is_computed = self._unsaved is not None or self._changes.lacks_variables
-            logs = self._function(iterator) if is_computed else None
+            is_first = self._unsaved is not None
+            is_computed, logs = is_first or self._changes.lacks_variables, None
+            if is_computed:
+                with self._changes.traced(saved if is_first else None):
+                    logs = self._function(iterator)
             self._logs = replay.logs(logs, is_computed=is_computed)
         return self._logs
 
@@ -477,15 +470,3 @@ class Resume(_OfEitherKeras):
         if isinstance(strategy, DataParallelStrategy):  # which counts its collectives
             saved.append(strategy.connected.entered)
         return saved
-
-
-class _Copy(_OfEitherKeras):
-    """Takes the place of a copied `Resume`, which cannot know which of several fits it serves."""
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        _logger.warning(
-            "This fit starts afresh and saves no checkpoints: it got a copy of resume_callbacks, "
-            "as KerasTuner makes for each trial, and its checkpoints could be those of another "
-            "trial. To resume it, call resume_callbacks with another name for each fit, in "
-            "HyperModel.fit for example."
-        )

@@ -36,6 +36,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.files import (
@@ -131,7 +132,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         self._damaged: set[str] = set()
         gfile().makedirs(self.directory)
         self._writes = writes
-        self._writing: concurrent.futures.Future[None] | None = None
+        self._writing: concurrent.futures.Future[SavedCheckpoint] | None = None
         # Processor time of the thread, for the last checkpoint that it wrote.
         self.processor_s = 0.0
         self._resources = contextlib.ExitStack()
@@ -164,7 +165,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         Args:
             step: the progress of the run; must not be below that of an existing good checkpoint.
             write: is called with an empty directory and writes files into it.
-            metadata: anything that JSON can hold.
+            metadata: anything that JSON can hold, and numbers of NumPy's.
 
         Raises:
             ConfigurationError: a checkpoint of a later step exists, so the run did not resume.
@@ -176,9 +177,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
             with ScratchFolder("checkpoint-") as scratch_dir:
                 write(scratch_dir)  # a strategy may need all workers for it
                 return SavedCheckpoint(step, scratch_dir, dict(metadata or {}))
-        saved = self._next(step, metadata)
-        self._write(saved, write)
-        return saved
+        return self._write(step, write, dict(metadata or {}))
 
     def save_beside(
         self, step: int, write: Callable[[str], Any], metadata: Mapping[str, Any] | None = None
@@ -192,7 +191,8 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         """
         self.wait()
         if self._writes:
-            self._writing = self._thread.submit(self._write, self._next(step, metadata), write)
+            metadata = dict(metadata or {})
+            self._writing = self._thread.submit(self._write, step, write, metadata)
 
     @property
     def is_writing(self) -> bool:
@@ -298,7 +298,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
             _checkpoint_of(objects, reader).read(path).assert_existing_objects_matched()
         return saved
 
-    def _next(self, step: int, metadata: Mapping[str, Any] | None) -> SavedCheckpoint:
+    def _next(self, step: int, metadata: Mapping[str, Any]) -> SavedCheckpoint:
         """Returns the checkpoint of a step before it is written, under a name that is free."""
         good = self._good()
         if good and _step_and_attempt(good[-1])[0] > step:
@@ -309,36 +309,55 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         # A damaged checkpoint of the same step keeps its name until a good one replaces it.
         attempts = [attempt for at, attempt in map(_step_and_attempt, self._names()) if at == step]
         path = os.path.join(self.directory, f"step-{step:012d}.{max(attempts, default=-1) + 1}")
-        return SavedCheckpoint(step, path, dict(metadata or {}))
+        return SavedCheckpoint(step, path, metadata)
 
-    def _write(self, saved: SavedCheckpoint, write: Callable[[str], Any]) -> None:
-        """Writes the files under another name, or for an object store into a local folder first."""
+    def _write(
+        self, step: int, write: Callable[[str], Any], metadata: Mapping[str, Any]
+    ) -> SavedCheckpoint:
         start_s = time.thread_time()
-        name = os.path.basename(saved.path)
-        part = os.path.join(self.directory, _UNFINISHED + name)
+        try:
+            saved = self._next(step, metadata)
+            self._fill(saved, write)
+        except (OSError, tf.errors.OpError) as error:
+            remedy = "Somebody has deleted this directory while the fit ran; start the run again."
+            if gfile().exists(self.directory):
+                remedy = "Those of earlier steps are still there. Make room there, or keep fewer."
+            raise TrainingError(
+                f"The checkpoint of step {step} could not be written into {self.directory}: "
+                f"{error}. {remedy}"
+            ) from error
+        note(checkpoint=saved.step)
+        old: set[str] = set()
+        with self._needless():
+            kept = {os.path.basename(saved.path), *self._good()[-self._max_to_keep :]}
+            old = {*self._names()} - kept
+        for other in old:
+            with self._needless():
+                delete_tree(os.path.join(self.directory, other))
+        self.processor_s = time.thread_time() - start_s
+        return saved
+
+    def _fill(self, saved: SavedCheckpoint, write: Callable[[str], Any]) -> None:
+        """Writes the files under another name, or for an object store into a local folder first."""
+        part = os.path.join(self.directory, _UNFINISHED + os.path.basename(saved.path))
         try:
             is_local = not is_remote(part)
             with contextlib.nullcontext(part) if is_local else ScratchFolder("checkpoint-") as path:
                 gfile().makedirs(path)
                 write(path)
                 _publish(path, saved)
-        except BaseException as error:
+        except BaseException:
             for folder in (part, saved.path):  # room is what a full disk needs most
                 delete_tree(folder)
-            if not isinstance(error, (OSError, tf.errors.OpError)):
-                raise
-            remedy = "Somebody has deleted this directory while the fit ran; start the run again."
-            if gfile().exists(self.directory):
-                remedy = "Those of earlier steps are still there. Make room there, or keep fewer."
-            raise TrainingError(
-                f"The checkpoint of step {saved.step} could not be written into {self.directory}: "
-                f"{error}. {remedy}"
-            ) from error
-        note(checkpoint=saved.step)
-        kept = {name, *self._good()[-self._max_to_keep :]}
-        for other in set(self._names()) - kept:
-            delete_tree(os.path.join(self.directory, other))
-        self.processor_s = time.thread_time() - start_s
+            raise
+
+    @contextlib.contextmanager
+    def _needless(self) -> Iterator[None]:
+        """Logs an error while old checkpoints are deleted, which the next save tries again."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            _logger.warning("Old checkpoints in %s were not deleted: %s", self.directory, error)
 
     def _names(self) -> list[str]:
         """Returns the checkpoints' names, oldest first."""
@@ -418,7 +437,7 @@ def _publish(path: str, saved: SavedCheckpoint) -> None:
         files[name] = sha256_of_file(os.path.join(path, name))
     name = os.path.basename(saved.path)
     manifest = {"name": name, "step": saved.step, "metadata": saved.metadata, "files": files}
-    text = json.dumps(manifest)
+    text = json.dumps(manifest, default=_number)
     write_whole(os.path.join(path, _MANIFEST_FILE), f"{text}\n{_checksum(text.encode())}")
     if is_remote(saved.path):
         copy_tree(path, saved.path, last=_MANIFEST_FILE)
@@ -429,6 +448,13 @@ def _publish(path: str, saved: SavedCheckpoint) -> None:
     # Older checkpoints are deleted next: after a loss of power, a disk that had kept the
     # deletion and not the rename would have no checkpoint at all.
     _sync(os.path.dirname(saved.path))
+
+
+def _number(value: Any) -> Any:
+    """Returns what JSON can hold for a number of NumPy's, such as the epochs of a fit."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"Metadata of a checkpoint: expected what JSON can hold, found {value!r}")
 
 
 def _checksum(text: bytes) -> str:

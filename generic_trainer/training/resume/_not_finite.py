@@ -69,7 +69,9 @@ class NanWatch:
         if self._on_nan != "ignore":
             self._at_start = self._not_finite() if model.built else frozenset()
             if gfile().exists(self._path):  # rows may have to be left out later, too
-                self._until = math.inf if self._on_nan == "skip" else int(read_whole(self._path))
+                steps = read_whole(self._path)  # may be empty after a loss of power
+                steps = steps if steps.isdigit() else b"0"
+                self._until = math.inf if self._on_nan == "skip" else int(steps)
 
     def look(self, logs: Any, position: Position, *, at_weights: bool = False) -> bool:
         """Looks at the loss, if the last look was long enough ago, or at the weights.

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -38,7 +39,7 @@ def test_the_latest_checkpoint_is_that_of_the_highest_step_that_was_saved_last(
     with CheckpointManager(str(tmp_path)) as manager:
         assert manager.latest() is None
         first = manager.save(9, writes("nine"))
-        saved = manager.save(10, writes("ten"), {"epoch": 2})
+        saved = manager.save(np.int64(10), writes("ten"), {"epoch": np.int64(2)})
         os.utime(first.path, (4e9, 4e9))  # whatever the clock says
         assert manager.latest() == saved
         assert (saved.step, saved.metadata) == (10, {"epoch": 2})
@@ -128,16 +129,21 @@ def test_a_thread_writes_while_training_continues(
         assert latest_text(manager) == "one"
 
 
+@pytest.mark.parametrize(("owner", "name"), [(_manager, "_sync"), (CheckpointManager, "_names")])
 def test_what_fails_beside_training_is_told_and_costs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: Any,
+    name: str,
 ) -> None:
-    def full(path: str) -> None:
+    def full(path: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with CheckpointManager(str(tmp_path)) as manager:
         manager.save(1, writes("one"))
         with monkeypatch.context() as patch:
-            patch.setattr(_manager, "_sync", full)
+            patch.setattr(owner, name, full)
             manager.save_beside(2, writes("two"))
             with pytest.raises(TrainingError, match=r"step 2 could not be written.*No space left"):
                 manager.wait()
@@ -146,6 +152,23 @@ def test_what_fails_beside_training_is_told_and_costs_nothing(
         assert "step 3 could not be written" in caplog.text
         assert latest_text(manager) == "one"
     assert not list(tmp_path.glob(".unfinished-*"))
+
+
+def test_what_cannot_be_deleted_is_told_and_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def in_use(path: str) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    with CheckpointManager(str(tmp_path), max_to_keep=1) as manager:
+        manager.save(1, writes("one"))
+        with monkeypatch.context() as patch:
+            patch.setattr(_manager, "delete_tree", in_use)
+            manager.save(2, writes("two"))
+        assert "were not deleted" in caplog.text
+        assert latest_text(manager) == "two"
+        manager.save(3, writes("three"))
+    assert [each.name for each in tmp_path.glob("step-*")] == ["step-000000000003.0"]
 
 
 def test_objects_come_back(tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ class Pair(NamedTuple):
     second: int
 
 
-def changing(keras: Any, epochs: tuple[int, ...]) -> Any:
-    """Returns a callback that changes the model at the start of epochs, and makes its step anew."""
+def changing(keras: Any, epochs: tuple[int, ...], anew: tuple[int, ...]) -> Any:
+    """Returns a callback that changes the model, or makes its step anew, at the start of epochs."""
 
     class Changing(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -115,14 +115,22 @@ def changing(keras: Any, epochs: tuple[int, ...]) -> Any:
                 self.model.scale /= 2
                 self.model.phase, self.model.shares = "main", (0.5, self.model.shares[0])
                 self.model.kind, self.model.pair = Kind.LATE, Pair(1, 2)  # no data: no error
+            if epoch in anew:
                 self.model.make_train_function(force=True)
 
     return Changing()
 
 
-@pytest.mark.parametrize(("epochs", "eagerly"), [((0,), False), ((0, 1, 2), False), ((1,), True)])
+# A step that is not made anew keeps the numbers with which it was traced.
+@pytest.mark.parametrize(
+    ("epochs", "anew", "eagerly"),
+    [
+        *(((0,), (0,), False), ((0, 1, 2), (0, 1, 2), False), ((1,), (1,), True)),
+        *(((0, 1, 2), (), False), ((0, 1, 2), (1,), False)),
+    ],
+)
 def test_what_callbacks_and_steps_change_of_a_model_goes_on(
-    tmp_path: Path, keras: Any, epochs: tuple[int, ...], eagerly: bool
+    tmp_path: Path, keras: Any, epochs: tuple[int, ...], anew: tuple[int, ...], eagerly: bool
 ) -> None:
     class Scaled(keras.Sequential):
         scale = 1.0
@@ -153,7 +161,7 @@ def test_what_callbacks_and_steps_change_of_a_model_goes_on(
         model.compile(keras.optimizers.SGD(0.01), "mse", run_eagerly=eagerly)
         model.optimizer.build(model.trainable_variables)  # else it refuses layers that thaw
         callbacks = training.resume_callbacks(fn_args(tmp_path / run), every_steps=1)
-        callbacks += [changing(keras, epochs), ending(keras, end)]
+        callbacks += [changing(keras, epochs, anew), ending(keras, end)]
         history = model.fit(ones(4), epochs=3, verbose=0, callbacks=callbacks)
         flags = [each.trainable for each in layers]
         return values(model), history.history, flags, model.scale

@@ -35,6 +35,9 @@ def sequence(keras: Any) -> Any:
             rows = rows + np.random.normal(0, 0.1, rows.shape).astype("float32")
             return rows * random.choice([1, -1]), 2 * rows
 
+        def on_epoch_begin(self) -> None:  # called by Keras 3 alone
+            np.random.shuffle(self.indexes)
+
         def on_epoch_end(self) -> None:
             np.random.shuffle(self.indexes)
 
@@ -110,11 +113,12 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_a_fit_resumes_in_the_draws_of_its_data(keras: Any, kind: str, tmp_path: Path) -> None:
     make, arguments = KINDS[kind]
     expected = trained(keras, make, tmp_path / "straight", 0, **arguments)
-    for end in (2, 4, 7, 11):  # the second epoch ends with the eighth step
-        directory = tmp_path / str(end)
-        with pytest.raises(Ended):
-            trained(keras, make, directory, end, **arguments)
-        assert trained(keras, make, directory, 0, **arguments) == expected, end
+    for ends in ((2,), (4,), (7,), (9, 3)):  # the second epoch ends with the eighth step
+        directory = tmp_path / str(ends)
+        for end in ends:
+            with pytest.raises(Ended):
+                trained(keras, make, directory, end, **arguments)
+        assert trained(keras, make, directory, 0, **arguments) == expected, ends
 
 
 DATASETS = {

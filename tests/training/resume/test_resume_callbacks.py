@@ -101,6 +101,7 @@ def test_what_replicas_have_of_their_own_goes_on_exactly(tmp_path: Path, keras: 
         ({"every_steps": 1, "every_s": 1.0}, "expected every_steps or every_s, found both"),
         ({"every_steps": 0}, "every_steps: expected at least 1, found 0"),
         ({"every_s": 0.0}, "every_s: expected more than 0 s, found 0"),
+        ({"name": "fold[0]"}, r"expected no '\[' or .*fold\[0\]"),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
@@ -223,6 +224,16 @@ def test_data_of_another_length_than_before_are_refused(
     with pytest.raises(TrainingError, match="are not those of the checkpoint"):
         fit(batches)
     fit(4)
+
+
+def test_a_fit_that_has_ended_is_known_to_have_been_stopped(tmp_path: Path, keras: Any) -> None:
+    for _ in range(2):
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+        stop = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=1)
+        callbacks = resume_callbacks(fn_args(tmp_path), callbacks=[stop])
+        model.fit(ones(), epochs=3, verbose=0, callbacks=callbacks)
+        assert model.stop_training
 
 
 def test_other_callbacks_than_before_are_named(tmp_path: Path) -> None:
