@@ -23,6 +23,7 @@ from generic_trainer.training.resume._held import SET_BY_FIT, cells_of, content_
 from generic_trainer.training.resume._randomness import is_generator, set_state_of, state_of
 
 _CONTAINERS = (list, dict, set, collections.deque)
+_STATES = (dict, tuple, np.ndarray)  # of generators
 _MANY_MEMBERS = 100_000
 _LARGE_BYTES = 1 << 20
 _MOST_COMPARED_BYTES = 16 << 20  # at each checkpoint
@@ -151,17 +152,16 @@ class CallbackState:
     def _around(self, callback: Any) -> dict[str, Any]:
         """Returns the state that a callback has in the variables of the functions around its own.
 
-        Only containers, arrays, and numbers and texts that its functions assign (`nonlocal`):
-        others are set by the new run. So are arrays that are large and have not changed, with
-        their container: they may be all data.
+        Only containers, arrays, generators, and numbers and texts that its functions assign
+        (`nonlocal`): others are set by the new run. So are arrays that are large and have not
+        changed, with their container: they may be all data.
         """
         values = {}
         for name, cell, is_assigned in cells_of(callback):
             value = content_of(cell)
-            is_kept = isinstance(value, (*_CONTAINERS, np.ndarray)) or (
-                is_assigned
-                and not (is_attribute(cell) and value == self._begun.get((id(callback), name)))
-            )
+            is_begun = is_attribute(cell) and value == self._begun.get((id(callback), name))
+            is_kept = _changes_in_place(value) or isinstance(value, np.ndarray)
+            is_kept = is_kept or (is_assigned and not is_begun)
             if is_kept and not _holds_path(value) and not self._has_data(value) and is_plain(value):
                 values[name] = value
         return values
@@ -218,7 +218,7 @@ def is_optional(callback: Any) -> bool:
 
 def _plain_state(callback: Any) -> dict[str, Any]:
     values = {
-        name: state_of(value) if is_generator(value) else value
+        name: state_of(value) if is_generator(value) and not is_plain(value) else value
         for name, value in {**_of_classes(callback), **vars(callback)}.items()
         if name not in SET_BY_FIT and not _holds_path(value)
     }
@@ -245,12 +245,12 @@ def _restored(own: Any, value: Any, placed: dict[int, Any]) -> Any:
 
     Args:
         own: what stands there, which gets the values.
-        value: what was saved.
+        value: what was saved, of some generators their state.
         placed: `id` of a saved container, and of the one that has its values → the latter; gets
             more. After `self.last = self.best = []`, two saved ones must not share the one here.
     """
-    if is_generator(own):
-        set_state_of(own, value)
+    if is_generator(own) and isinstance(value, (type(own), *_STATES)):
+        set_state_of(own, state_of(value) if is_generator(value) else value)
         return own
     if not isinstance(value, _CONTAINERS):
         return value
@@ -272,13 +272,17 @@ def _restored(own: Any, value: Any, placed: dict[int, Any]) -> Any:
 
 
 def _of_classes(callback: Any) -> dict[str, Any]:
-    """Returns the containers that the user's classes of a callback have."""
+    """Returns the containers and generators that the user's classes of a callback have."""
     return {
         name: value
         for kind in reversed(classes_of_user(type(callback)))
         for name, value in vars(kind).items()
-        if isinstance(value, _CONTAINERS) and not name.startswith("__")
+        if _changes_in_place(value) and not name.startswith("__")
     }
+
+
+def _changes_in_place(value: Any) -> bool:
+    return isinstance(value, _CONTAINERS) or is_generator(value)
 
 
 def _set_around(callback: Any, state: dict[str, Any], placed: dict[int, Any]) -> None:
