@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import copy
+import datetime
 import enum
 import functools
 import json
@@ -24,6 +25,7 @@ from generic_trainer import training
 from generic_trainer._core.progress import ProgressReader
 from generic_trainer.errors import TrainingError
 from generic_trainer.training.resume._callback_state import CallbackState
+from generic_trainer.training.resume._clocks import now
 from tests.training.resume.fits import Ended, ending, fn_args, ones, values
 
 
@@ -609,6 +611,74 @@ def test_a_time_limit_goes_on_where_it_was(
     assert second.deadline < getattr(time, clock)() + 1000.0  # less than a new limit
     assert second.epoch_start > first.deadline
     assert second.drawn == first.drawn
+
+
+READINGS: dict[str, Callable[[], Any]] = {
+    "seconds": lambda: int(time.time()),
+    "milliseconds": lambda: time.time() * 1000,
+    "nanoseconds": lambda: int(time.time() * 1e9),
+    "monotonic_ns": lambda: int(time.monotonic() * 1e9),
+    "numpy": lambda: np.float64(time.time()),
+    "dict": lambda: {"begin": time.time()},
+    "list": lambda: [time.monotonic()],
+    "date": lambda: datetime.datetime.fromtimestamp(time.time()),
+}
+
+
+@pytest.mark.parametrize("place", ["attribute", "before_fit", "around"])
+@pytest.mark.parametrize("kind", READINGS)
+def test_readings_of_clocks_are_moved_in_any_unit_and_wherever_they_are(
+    monkeypatch: pytest.MonkeyPatch, kind: str, place: str
+) -> None:
+    read = READINGS[kind]
+
+    def begun() -> tuple[CallbackState, Callable[[], Any]]:
+        callback: Any = types.SimpleNamespace(drawn=random.random(), seed=random.getrandbits(40))
+        begin, since = None, now()
+        if place == "before_fit":
+            callback.begin, since = read(), [each + 0.01 for each in now()]
+        elif place == "attribute":
+            callback.begin = read()
+        else:
+
+            def on_begin(*args: Any) -> None:
+                nonlocal begin
+                begin = read()
+
+            callback.function = on_begin
+            on_begin()
+        drawn = callback.drawn, callback.seed
+        state = CallbackState([callback], since)
+        return state, lambda: (begin or callback.begin, (callback.drawn, callback.seed), drawn)
+
+    def seconds(begin: Any) -> float:
+        value = next(iter(begin.values() if isinstance(begin, dict) else np.ravel(begin)))
+        scale = {"milliseconds": 1e3, "nanoseconds": 1e9, "monotonic_ns": 1e9}.get(kind, 1)
+        return (value.timestamp() if isinstance(value, datetime.datetime) else value) / scale
+
+    first, of_first = begun()
+    begin, drawn, _ = of_first()
+    before_s, saved, shift_s = seconds(begin), first.values(), 7200.0
+    for name in ("time", "monotonic"):
+        original = getattr(time, name)
+        monkeypatch.setattr(time, name, lambda original=original: original() + shift_s)
+    second, of_second = begun()
+    second.assign(saved, "path")
+    begin, moved_drawn, own_drawn = of_second()
+    assert abs(seconds(begin) - before_s - shift_s) < 1.5 and type(begin) is type(of_first()[0])
+    assert moved_drawn == drawn != own_drawn
+
+
+@pytest.mark.parametrize("later", [None, 0.0, "ended"])
+def test_a_reading_that_a_callback_replaces_is_not_moved(later: Any) -> None:
+    def begun(value: float) -> tuple[Any, CallbackState]:
+        callback = types.SimpleNamespace(begin=value)
+        return callback, CallbackState([callback], [value - 1, 0.0])
+
+    (first, state), (second, other) = begun(time.time() - 3600), begun(time.time())
+    first.begin = later
+    other.assign(state.values(), "path")
+    assert second.begin == later
 
 
 def test_a_log_that_runs_append_to_has_one_header(tmp_path: Path, keras: Any) -> None:
