@@ -24,6 +24,7 @@ import tensorflow as tf
 from generic_trainer import training
 from generic_trainer._core.progress import ProgressReader
 from generic_trainer.errors import TrainingError
+from generic_trainer.training.resume import _callback_files
 from generic_trainer.training.resume._callback_state import CallbackState
 from generic_trainer.training.resume._clocks import now
 from tests.training.resume.fits import Ended, ending, fn_args, ones, values
@@ -715,6 +716,22 @@ def test_the_best_model_of_an_earlier_run_comes_along(
     assert ("begins with the best model anew" in caplog.text) == is_gone
     copied = (tmp_path / "second" / name.format(epoch=2 if is_gone else 1)).read_bytes()
     assert (copied == weights) != is_gone
+
+
+def test_the_newer_file_of_two_fits_comes_along_unless_the_new_run_has_its_own(
+    tmp_path: Path,
+) -> None:
+    runs = {name: tmp_path / name for name in ("first", "second", "third")}
+    for name, directory in runs.items():
+        directory.mkdir()
+        for file in ("best", "both"):
+            if name != "third":
+                (directory / file).write_text(name)
+    _callback_files.bring_files(str(runs["first"]), str(runs["third"]))  # of a fit that had ended
+    (runs["third"] / "both").write_text("of the third")
+    _callback_files.bring_files(str(runs["second"]), str(runs["third"]))
+    assert (runs["third"] / "best").read_text() == "second"
+    assert (runs["third"] / "both").read_text() == "of the third"
 
 
 @pytest.mark.parametrize("earlier", ["kept", "failed"])
