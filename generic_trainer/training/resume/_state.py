@@ -5,9 +5,6 @@
 2. Moving statistics and counts of metrics have another value in every replica. A checkpoint of
    TensorFlow has their mean or sum, which is right, but not equal to the last bit to the values
    that training would continue with.
-3. Layers keep what `adapt` has learned beside their variables: `StringLookup` its vocabulary in a
-   table, `Discretization` its quantiles in an array; `Normalization` computes constants from its
-   variables in `finalize_state`.
 """
 
 import contextlib
@@ -27,6 +24,7 @@ from generic_trainer._core.values import unpickled_data
 from generic_trainer.training._plain import is_plain, pickled, read_state, taken_state
 from generic_trainer.training._walk import codes_of_user, walk
 from generic_trainer.training.distributed import gather, rank, size
+from generic_trainer.training.resume._adapted import adapted_state, set_adapted_state
 from generic_trainer.training.resume._randomness import TABLES, random_state, set_random_state
 
 # Path of attributes, after the start of its group → a variable of TensorFlow, or a lookup table.
@@ -42,7 +40,6 @@ SET_BY_KERAS = {"built", "stop_training", TRAINABLE}
 _NOT_RESTORED = {*SET_BY_KERAS, "name"}
 _ENDS = ("keys", "values")  # of the names of a table's tensors
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
-_IDF_WEIGHTS = "idf_weights"
 # Writes values that were taken before into a directory.
 Writer: TypeAlias = Callable[[str], None]
 # The file of tensors, and the one of all else.
@@ -172,55 +169,6 @@ class OwnOfReplicas:
                 tf.nest.flatten(parts), tf.nest.flatten(arrays), strict=True
             ):
                 variable.assign(array)
-
-
-def adapted_state(model: Any) -> dict[str, Any]:
-    """Returns the vocabularies and arrays of a model's layers, as plain data."""
-    return {
-        path: {"vocabulary": _vocabulary(layer), "arrays": _arrays(layer)}
-        for path, layer in _layers_of(model)
-    }
-
-
-def set_adapted_state(model: Any, states: Mapping[str, Any]) -> None:
-    """Restores the state of `adapted_state`; the variables must have been restored before.
-
-    Raises:
-        RuntimeError: a layer has been called with a vocabulary of another size.
-    """
-    for path, layer in _layers_of(model):
-        state = states.get(path, {"vocabulary": None, "arrays": {}})
-        vocabulary, arrays = state["vocabulary"], dict(state["arrays"])
-        weights = {name: arrays.pop(name) for name in (_IDF_WEIGHTS,) if name in arrays}
-        if vocabulary not in (None, _vocabulary(layer)):
-            layer.set_vocabulary(vocabulary, **weights)
-        for name, array in arrays.items():
-            setattr(layer, name, array)
-        if all(array.size for array in _arrays(layer).values()):  # else it was never adapted
-            layer.finalize_state()
-
-
-def _layers_of(model: Any) -> list[tuple[str, Any]]:
-    return [(path, part) for path, part in walk(model) if hasattr(type(part), "finalize_state")]
-
-
-def _vocabulary(layer: Any) -> list[Any] | None:
-    if not hasattr(layer, "lookup_table"):
-        return None
-    tokens = layer.get_vocabulary(include_special_tokens=True)
-    return [token.item() if isinstance(token, np.generic) else token for token in tokens]
-
-
-def _arrays(layer: Any) -> dict[str, np.ndarray]:
-    if not hasattr(type(layer), "adapt"):  # with Keras 2, any layer has `finalize_state`
-        return {}
-    arrays = {name: value for name, value in vars(layer).items() if isinstance(value, np.ndarray)}
-    arrays = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
-    if getattr(layer, "output_mode", None) == "tf_idf" and hasattr(layer, _IDF_WEIGHTS):
-        # A variable, which with Keras 3 a layer has only once it has a vocabulary.
-        size = len(_vocabulary(layer) or ())
-        arrays[_IDF_WEIGHTS] = getattr(layer, _IDF_WEIGHTS).numpy()[:size]
-    return arrays
 
 
 def attributes_of(model: Any) -> dict[str, Any]:
