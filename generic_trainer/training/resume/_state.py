@@ -22,7 +22,12 @@ import tensorflow as tf
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.training._plain import is_plain, pickled, read_state, taken_state
-from generic_trainer.training._walk import codes_of_user, walk
+from generic_trainer.training._walk import (
+    attributes_in,
+    codes_of_user,
+    serves_training,
+    walk,
+)
 from generic_trainer.training.distributed import gather, rank, size
 from generic_trainer.training.resume._adapted import adapted_state, set_adapted_state
 from generic_trainer.training.resume._randomness import TABLES, random_state, set_random_state
@@ -174,21 +179,21 @@ class OwnOfReplicas:
 def attributes_of(model: Any) -> dict[str, Any]:
     """Returns numbers, texts, None and tuples of them, attributes of a model and its parts.
 
-    The parts are its layers, with `trainable`, and its optimizers. Texts with a slash are not among
-    them: they may be paths, and the run that resumes may have another directory.
+    The parts are its layers, with `trainable`, its metrics and its optimizers. Texts with a slash
+    are not among them: they may be paths, and the run that resumes may have another directory.
 
     Returns:
         Their paths → them.
     """
     values: dict[str, Any] = {}
     deferred: dict[str, Any] = {}
-    for path, part in walk(model, deferred=deferred):
+    for path, part in parts_with_metrics(model, deferred):
         if isinstance(part, _KINDS):
             continue
         kind: Any = type(part)
-        if hasattr(kind, "trainable_weights"):
+        if hasattr(kind, "trainable_weights") and not serves_training(part):
             values[f"{path}.{TRAINABLE}"] = part.trainable
-        for name, value in getattr(part, "__dict__", {}).items():
+        for name, value in attributes_in(part).items():
             if not is_restored(value) or name in _NOT_RESTORED:
                 continue
             if name == "loss" and hasattr(kind, "compile"):  # `_changes` looks at it
@@ -202,6 +207,20 @@ def attributes_of(model: Any) -> dict[str, Any]:
             if is_own and name not in _NOT_RESTORED and is_restored(getattr(part, name)):
                 values[f"{path}.{name}"] = getattr(part, name)
     return values
+
+
+def parts_with_metrics(model: Any, deferred: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the parts of a model, and then of its metrics, with their paths.
+
+    Args:
+        model: of Keras.
+        deferred: gets its optimizers and metrics.
+    """
+    seen: dict[int, Any] = {}
+    yield from walk(model, seen, deferred)
+    for path, part in deferred.items():
+        if not hasattr(type(part), "apply_gradients"):
+            yield from ((path + end, inner) for end, inner in walk(part, seen))
 
 
 def is_restored(value: Any) -> bool:
@@ -247,7 +266,7 @@ def names_of_user(kind: type) -> frozenset[str]:
 def set_attributes(model: Any, numbers: Mapping[str, Any]) -> None:
     """Restores results of `attributes_of`; others stay as they are."""
     deferred: dict[str, Any] = {}
-    parts = dict(walk(model, deferred=deferred))
+    parts = dict(parts_with_metrics(model, deferred))
     parts |= parts_of_optimizers(deferred)
     for key, number in numbers.items():  # `trainable` sets those below, which come later
         path, _, name = key.rpartition(".")
