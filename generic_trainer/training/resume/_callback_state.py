@@ -87,8 +87,8 @@ class CallbackState:
             self._is_logged = bool(changed)
             if changed:
                 _logger.warning(
-                    "If this fit is resumed, these attributes of callbacks start anew, because "
-                    "they hold paths: %s",
+                    "If this fit is resumed, these attributes of callbacks and variables around "
+                    "their functions start anew, because they hold paths (texts with a slash): %s",
                     ", ".join(changed),
                 )
         return [
@@ -182,9 +182,12 @@ class CallbackState:
 
     def _with_paths(self) -> Iterator[tuple[str, str]]:
         for callback in self._callbacks:
-            for name, value in vars(callback).items():
+            kind = type(callback).__name__
+            around = [(name, content_of(cell)) for name, cell, _ in cells_of(callback)]
+            around = [(name, value) for name, value in around if not _is_large(value)]
+            for name, value in [*_of_classes(callback).items(), *vars(callback).items(), *around]:
                 if _holds_path(value):
-                    yield f"{type(callback).__name__}.{name}", repr(value)
+                    yield f"{kind}.{name}", repr(value)
 
 
 def numbers_of(logs: Any) -> list[np.ndarray] | None:

@@ -82,7 +82,7 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
 ) -> None:
     with pytest.raises(Ended), caplog.at_level(logging.WARNING):
         fit(keras, tmp_path, "first", end=7)
-    assert "start anew, because they hold paths: Recorder.latest" in caplog.text
+    assert "because they hold paths (texts with a slash): Recorder.latest" in caplog.text
     resumed = fit(keras, tmp_path, "second")
     assert sorted(int(path.stem) for path in (tmp_path / "second").iterdir()) == [*range(7, 13)]
     assert ProgressReader(str(tmp_path)).look().step == 12
@@ -96,6 +96,50 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
     assert not list((tmp_path / "third").iterdir())
     assert finished.calls == resumed.calls
     assert values(finished.model) == values(resumed.model)
+
+
+@pytest.mark.parametrize("place", ["class", "around", "nonlocal", "argument", "method"])
+def test_paths_anywhere_in_callbacks_are_named_if_they_change(
+    caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    class Holder:
+        lines: ClassVar[list[str]] = ["a/b"]
+
+        def __init__(self) -> None:
+            self.best: dict[str, Any] = {"loss": 1.0, "file": "a/b"}
+
+        def note(self, *args: Any) -> None:
+            self.best["loss"] = 0.5
+
+    best, constant = {"loss": 1.0, "file": "a/b"}, ["a/b"]
+    last = ""
+
+    def around(*args: Any) -> None:
+        best["loss"] = len(constant) / 2
+
+    def assign(*args: Any) -> None:
+        nonlocal last
+        last = "a/b"
+
+    def argument(held: dict[str, Any], *args: Any) -> None:
+        held["loss"] = 0.5
+
+    changes: dict[str, Callable[[], None]] = {
+        "class": lambda: Holder.lines.append("a/c"),
+        "around": around,
+        "nonlocal": assign,
+        "argument": functools.partial(argument, best),
+        "method": Holder().note,
+    }
+    change = changes[place]
+    callback = Holder() if place == "class" else types.SimpleNamespace(function=change)
+    state = CallbackState([callback])
+    state.values()
+    assert not caplog.text
+    change()
+    state.values()
+    name = {"class": "Holder.lines", "nonlocal": ".last", "argument": "(argument 0)"}
+    assert f"{name.get(place, '.best')}" in caplog.text and "constant" not in caplog.text
 
 
 class Kind(enum.IntEnum):
