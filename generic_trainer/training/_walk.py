@@ -73,16 +73,23 @@ def _children(part: Any) -> Iterator[tuple[str, Any]]:
                 member for member in part if not is_class_of_keras(type(member), "InputLayer")
             )
         case "object":
-            own = {**getattr(part, "__dict__", {})}
-            for name in _slots(classes[0]):
-                if hasattr(part, name):  # it may have no value
-                    own[name] = getattr(part, name)
-            items = own.items()
+            items = attributes_in(part).items()
     for number, (name, value) in enumerate(items):
         kind = type(value)
         if kind not in _SCALARS and (kind not in _OFTEN_EMPTY or value):
             # Keys of other types may be named otherwise in another process.
             yield name if isinstance(name, str) else f"{number:06}", value
+
+
+def attributes_in(part: Any) -> dict[str, Any]:
+    """Returns the attributes of a part, also those in slots of a class that is no standard one."""
+    own = {**getattr(part, "__dict__", {})}
+    classes: Any = type(part), part.__class__
+    if _kind(*classes) == "object":
+        for name in _slots(classes[0]):
+            if hasattr(part, name):  # it may have no value
+                own[name] = getattr(part, name)
+    return own
 
 
 @functools.lru_cache(4096)

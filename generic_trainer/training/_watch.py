@@ -12,6 +12,7 @@ import functools
 import inspect
 import logging
 import math
+import os
 import sys
 import threading
 import time
@@ -36,6 +37,7 @@ _GPU_EVERY_S = 10.0
 _ARRAYS_BATCH_SIZE = 32  # Keras's default for arrays
 # The steps before the epoch in which a `fit` resumes; one of the `params` of its callbacks.
 RESUMED = "generic_trainer_resumed_steps"
+_LOG_FILE = "training.log"
 _LIBRARIES = ("generic_trainer", "keras", "tf_keras")
 # Method of models or layers → its phase, and the argument with the data.
 _PASSES = {
@@ -64,7 +66,7 @@ def watched(run_dir: str) -> Iterator[None]:
         return
     with recording(run_dir, "chief") as log:
         watch = _Watch(log)
-        fits = hooked_fits(functools.partial(_watched_fit, watch))
+        fits = hooked_fits(functools.partial(_watched_fit, watch, run_dir))
         with fits, _hooked_passes(watch), watch.sampled():
             yield
 
@@ -177,7 +179,17 @@ def _numbers(logs: Any) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _watched_fit(watch: _Watch, keras: ModuleType, arguments: dict[str, Any]) -> Iterator[None]:
+def _watched_fit(
+    watch: _Watch, run_dir: str, keras: ModuleType, arguments: dict[str, Any]
+) -> Iterator[None]:
+    for callback in tf.nest.flatten(arguments.get("callbacks") or ()):
+        path = getattr(callback, "filename", None)  # of a CSVLogger, which empties the file
+        log = os.path.abspath(os.path.join(run_dir, _LOG_FILE))
+        if isinstance(path, str) and os.path.abspath(path) == log:
+            raise ConfigurationError(
+                f"{type(callback).__name__} would write into {path}, the log of this run. Give its "
+                "file another name, such as history.csv."
+            )
     progress = _fit_callback(keras, watch, _batch_size(arguments))
     with _ending_fit(keras, arguments), one_more_callback(keras, arguments, progress):
         yield

@@ -83,6 +83,21 @@ def test_a_fit_without_an_end_is_refused_before_its_first_step(
         model.fit(**arguments, **{steps: 1}, verbose=0)
 
 
+def test_a_callback_that_would_empty_the_log_of_the_run_is_refused(
+    tmp_path: Path, keras: Any
+) -> None:
+    log = tmp_path / "training.log"
+    log.write_text("a line of ours")
+    model = linear(keras)
+    with watched(str(tmp_path)):
+        logger = keras.callbacks.CSVLogger(str(log))
+        with pytest.raises(ConfigurationError, match=r"training\.log.*another name"):
+            model.fit(batches(), verbose=0, callbacks=[logger])
+        logger = keras.callbacks.CSVLogger(str(tmp_path / "history.csv"))
+        model.fit(batches(), verbose=0, callbacks=[logger])
+    assert log.read_text() == "a line of ours"
+
+
 def test_a_callback_may_end_a_fit_on_endless_data(tmp_path: Path) -> None:
     class Stops(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -20,9 +20,14 @@ _OURS = re.compile(
 
 _logger = logging.getLogger(__name__)
 
+# Path of a file of this run that an earlier fit of this process has brought → size and time of it.
+_brought: dict[str, tuple[int, int]] = {}
+
 
 def bring_files(earlier: str, run_dir: str) -> None:
-    """Copies files of an earlier run; replaces none of this run.
+    """Copies files of an earlier run; replaces none that this run has written.
+
+    Of two fits, the first may have ended long ago: the file that it brings is the older one.
 
     Args:
         earlier: the directory of the earlier run; empty if it had none.
@@ -33,12 +38,19 @@ def bring_files(earlier: str, run_dir: str) -> None:
     source = earlier if gfile().isdir(earlier) else _aside(earlier)
     for name in files_below(source) if source else ():
         file, target = (os.path.join(root, name) for root in (source, run_dir))
-        if _OURS.fullmatch(name) or gfile().exists(target) or not _is_plain_file(file, source):
+        if _OURS.fullmatch(name) or not _is_plain_file(file, source):
             continue
         try:
-            copy_tree(file, target)
+            if not gfile().exists(target) or _brought.get(target) == _size_and_time(target):
+                copy_tree(file, target)
+                _brought[target] = _size_and_time(target)
         except (OSError, tf.errors.OpError) as error:  # one that the fit needs will be missed
             _logger.warning("%s of the earlier run could not be copied: %s", file, error)
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    found = gfile().stat(path)
+    return found.length, found.mtime_nsec
 
 
 def _is_plain_file(file: str, root: str) -> bool:

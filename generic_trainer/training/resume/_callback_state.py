@@ -3,14 +3,8 @@
 import collections
 import contextlib
 import copy
-import dataclasses
-import dis
-import functools
 import itertools
 import logging
-import os
-import sys
-import types
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -22,21 +16,15 @@ from generic_trainer._core import internals
 from generic_trainer._core.keras import is_class_of_keras
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training._plain import is_plain
-from generic_trainer.training._walk import classes_of_user, codes_of_user
+from generic_trainer.training._walk import classes_of_user
 from generic_trainer.training.resume._callback_files import bring_files, lacks_best
 from generic_trainer.training.resume._clocks import ClockReadings, now
+from generic_trainer.training.resume._held import SET_BY_FIT, cells_of, content_of, is_attribute
 from generic_trainer.training.resume._randomness import is_generator, set_state_of, state_of
 
-# Attributes that `fit` sets, also in the run that resumes. `append_header` is CSVLogger's,
-# which looks whether there is a file already.
-_SET_BY_FIT = {"model", "_model", "params", "validation_data", "append_header"}
-
 _CONTAINERS = (list, dict, set, collections.deque)
-_SCALARS = (bool, int, float, str, np.generic)
-_OF_CLASSES = (*_SCALARS, np.ndarray)
+_STATES = (dict, tuple, np.ndarray)  # of generators
 _MANY_MEMBERS = 100_000
-_STANDARD = os.path.dirname(os.__file__)
-_INSTALLED = {"site-packages", "dist-packages"}
 _LARGE_BYTES = 1 << 20
 _MOST_COMPARED_BYTES = 16 << 20  # at each checkpoint
 
@@ -66,18 +54,18 @@ class CallbackState:
         self._callbacks = callbacks
         self._clocks = [ClockReadings(callback, since or now()) for callback in callbacks]
         self._paths = dict(self._with_paths())
-        around = [(callback, *item) for callback in callbacks for item in _cells(callback)]
+        around = [(callback, *item) for callback in callbacks for item in cells_of(callback)]
         cells = [cell for _, _, cell, _ in around]
         # Numbers and texts of objects and classes, which are saved if the fit changes them.
         self._begun = {
-            (id(callback), name): _content(cell)
+            (id(callback), name): content_of(cell)
             for callback, name, cell, _ in around
-            if _is_attribute(cell)
+            if is_attribute(cell)
         }
         self._large = {
-            id(value): (value, len(value)) for value in map(_content, cells) if _is_large(value)
+            id(value): (value, len(value)) for value in map(content_of, cells) if _is_large(value)
         }
-        arrays = {id(array): array for cell in cells for array in _arrays(_content(cell))}
+        arrays = {id(array): array for cell in cells for array in _arrays(content_of(cell))}
         # Of large arrays, values that are evenly spread are compared.
         self._stride = 1 + _bytes_of(arrays.values()) // _MOST_COMPARED_BYTES
         # `id` of an array around functions → it, which keeps its `id`, and a checksum.
@@ -99,8 +87,8 @@ class CallbackState:
             self._is_logged = bool(changed)
             if changed:
                 _logger.warning(
-                    "If this fit is resumed, these attributes of callbacks start anew, because "
-                    "they hold paths: %s",
+                    "If this fit is resumed, these attributes of callbacks and variables around "
+                    "their functions start anew, because they hold paths (texts with a slash): %s",
                     ", ".join(changed),
                 )
         return [
@@ -164,17 +152,16 @@ class CallbackState:
     def _around(self, callback: Any) -> dict[str, Any]:
         """Returns the state that a callback has in the variables of the functions around its own.
 
-        Only containers, arrays, and numbers and texts that its functions assign (`nonlocal`):
-        others are set by the new run. So are arrays that are large and have not changed, with
-        their container: they may be all data.
+        Only containers, arrays, generators, and numbers and texts that its functions assign
+        (`nonlocal`): others are set by the new run. So are arrays that are large and have not
+        changed, with their container: they may be all data.
         """
         values = {}
-        for name, cell, is_assigned in _cells(callback):
-            value = _content(cell)
-            is_kept = isinstance(value, (*_CONTAINERS, np.ndarray)) or (
-                is_assigned
-                and not (_is_attribute(cell) and value == self._begun.get((id(callback), name)))
-            )
+        for name, cell, is_assigned in cells_of(callback):
+            value = content_of(cell)
+            is_begun = is_attribute(cell) and value == self._begun.get((id(callback), name))
+            is_kept = _changes_in_place(value) or isinstance(value, np.ndarray)
+            is_kept = is_kept or (is_assigned and not is_begun)
             if is_kept and not _holds_path(value) and not self._has_data(value) and is_plain(value):
                 values[name] = value
         return values
@@ -195,9 +182,12 @@ class CallbackState:
 
     def _with_paths(self) -> Iterator[tuple[str, str]]:
         for callback in self._callbacks:
-            for name, value in vars(callback).items():
+            kind = type(callback).__name__
+            around = [(name, content_of(cell)) for name, cell, _ in cells_of(callback)]
+            around = [(name, value) for name, value in around if not _is_large(value)]
+            for name, value in [*_of_classes(callback).items(), *vars(callback).items(), *around]:
                 if _holds_path(value):
-                    yield f"{type(callback).__name__}.{name}", repr(value)
+                    yield f"{kind}.{name}", repr(value)
 
 
 def numbers_of(logs: Any) -> list[np.ndarray] | None:
@@ -231,9 +221,9 @@ def is_optional(callback: Any) -> bool:
 
 def _plain_state(callback: Any) -> dict[str, Any]:
     values = {
-        name: state_of(value) if is_generator(value) else value
+        name: state_of(value) if is_generator(value) and not is_plain(value) else value
         for name, value in {**_of_classes(callback), **vars(callback)}.items()
-        if name not in _SET_BY_FIT and not _holds_path(value)
+        if name not in SET_BY_FIT and not _holds_path(value)
     }
     return {name: value for name, value in values.items() if is_plain(value)}
 
@@ -258,12 +248,12 @@ def _restored(own: Any, value: Any, placed: dict[int, Any]) -> Any:
 
     Args:
         own: what stands there, which gets the values.
-        value: what was saved.
+        value: what was saved, of some generators their state.
         placed: `id` of a saved container, and of the one that has its values → the latter; gets
             more. After `self.last = self.best = []`, two saved ones must not share the one here.
     """
-    if is_generator(own):
-        set_state_of(own, value)
+    if is_generator(own) and isinstance(value, (type(own), *_STATES)):
+        set_state_of(own, state_of(value) if is_generator(value) else value)
         return own
     if not isinstance(value, _CONTAINERS):
         return value
@@ -285,19 +275,23 @@ def _restored(own: Any, value: Any, placed: dict[int, Any]) -> Any:
 
 
 def _of_classes(callback: Any) -> dict[str, Any]:
-    """Returns the containers that the user's classes of a callback have."""
+    """Returns the containers and generators that the user's classes of a callback have."""
     return {
         name: value
         for kind in reversed(classes_of_user(type(callback)))
         for name, value in vars(kind).items()
-        if isinstance(value, _CONTAINERS) and not name.startswith("__")
+        if _changes_in_place(value) and not name.startswith("__")
     }
 
 
+def _changes_in_place(value: Any) -> bool:
+    return isinstance(value, _CONTAINERS) or is_generator(value)
+
+
 def _set_around(callback: Any, state: dict[str, Any], placed: dict[int, Any]) -> None:
-    for name, cell, is_assigned in _cells(callback):
+    for name, cell, is_assigned in cells_of(callback):
         if name in state:
-            own = _content(cell)
+            own = content_of(cell)
             restored = _restored(own, state[name], placed)
             if restored is own:
                 continue
@@ -305,10 +299,6 @@ def _set_around(callback: Any, state: dict[str, Any], placed: dict[int, Any]) ->
                 cell.cell_contents = restored
             elif _is_place_for(restored, own):
                 own[...] = restored  # `run_fn` holds it, too
-
-
-def _is_attribute(cell: Any) -> bool:
-    return isinstance(cell, _Attribute) and isinstance(cell.cell_contents, _SCALARS)
 
 
 def _is_large(value: Any) -> bool:
@@ -321,121 +311,6 @@ def _is_place_for(array: Any, own: Any) -> bool:
     if not (isinstance(array, np.ndarray) and isinstance(own, np.ndarray) and own.flags.writeable):
         return False
     return (array.shape, array.dtype) == (own.shape, own.dtype)
-
-
-@dataclasses.dataclass
-class _Attribute:
-    """An attribute, with the interface of a cell: the variable around a function."""
-
-    owner: Any
-    name: str
-
-    @property
-    def cell_contents(self) -> Any:
-        return getattr(self.owner, self.name, None)
-
-    @cell_contents.setter
-    def cell_contents(self, value: Any) -> None:
-        setattr(self.owner, self.name, value)
-
-
-def _cells(callback: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yields the variables around a callback's functions, and whether these assign them.
-
-    So are numbers, texts and arrays of the user's classes, which their methods may assign.
-    """
-    seen: set[int] = {id(callback)}
-    kind: Any = type(callback)
-    assigned = _assigned_by_methods(kind)
-    for owner in (callback, *classes_of_user(kind)):
-        for name, member in [*vars(owner).items()]:
-            path = name if owner is callback else f"{owner.__qualname__}.{name}"
-            if not isinstance(member, _OF_CLASSES):
-                yield from _held_by(path, member, seen)
-            elif owner is not callback and not name.startswith("__"):
-                yield path, _Attribute(owner, name), name in assigned
-
-
-def _held_by(
-    path: str, member: Any, seen: set[int], package: str | None = None
-) -> Iterator[tuple[str, Any, bool]]:
-    """Yields what a function holds that is no callback, and what the functions hold that it holds.
-
-    Other functions and objects have to be the user's: not of an installed package, unless that
-    `package` has the first function, too. A logger, or the client of a service, keeps its state.
-
-    ::
-
-        losses = []                                    a variable around the functions
-        def note(value, last=[0]): losses.append(value)                           a default
-        class Trainer:
-            def end(self, step, logs): self.steps += 1; note(logs["loss"])     of `self`
-
-        LambdaCallback(on_train_batch_end=Trainer().end)
-        LambdaCallback(on_train_batch_end=functools.partial(end, losses))      an argument
-    """
-    if id(member) in seen:
-        return
-    held: list[tuple[str, Any, bool]] = []
-    if isinstance(member, functools.partial):
-        arguments: dict[Any, Any] = dict(enumerate(member.args))
-        arguments |= member.keywords
-        held = [(f"(argument {n})", types.CellType(arguments[n]), False) for n in arguments]
-        held.append(("", types.CellType(member.func), False))
-    elif isinstance(member, types.MethodType):
-        owner = member.__self__
-        kind: Any = type(owner)
-        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-        is_users = classes_of_user(kind) and _is_users(kind.__module__, file, package)
-        if id(owner) not in seen and is_users and not hasattr(kind, "get_config"):
-            seen.add(id(owner))
-            assigned = _assigned_by_methods(kind)
-            own = [name for name in getattr(owner, "__dict__", {}) if name not in _SET_BY_FIT]
-            held = [(f".self.{name}", _Attribute(owner, name), name in assigned) for name in own]
-        held.append(("", types.CellType(member.__func__), False))
-    elif isinstance(member, types.FunctionType):
-        module = member.__module__ or ""
-        package = _package(module) if package is None else package
-        if not _is_users(module, member.__code__.co_filename, package):
-            return
-        names, cells = member.__code__.co_freevars, member.__closure__ or ()
-        assigned = _assigned_around(member.__code__)
-        held = [(f".{n}", cell, n in assigned) for n, cell in zip(names, cells, strict=True)]
-        defaults: dict[Any, Any] = dict(enumerate(member.__defaults__ or ()))
-        defaults |= member.__kwdefaults__ or {}
-        held += [(f"(default {n})", types.CellType(defaults[n]), False) for n in defaults]
-        held += [(f".attribute.{name}", _Attribute(member, name), True) for name in vars(member)]
-    if held:
-        seen.add(id(member))
-    for end, cell, is_assigned in held:
-        yield path + end, cell, is_assigned
-        yield from _held_by(path + end, _content(cell), seen, package)
-
-
-def _package(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _is_users(module: str, file: str, package: str | None) -> bool:
-    is_installed = file.startswith(_STANDARD) or not _INSTALLED.isdisjoint(file.split(os.sep))
-    return not is_installed or _package(module) == package
-
-
-@functools.lru_cache
-def _assigned_by_methods(kind: Any) -> set[str]:
-    """Returns the attributes that methods other than `__init__` assign."""
-    codes = codes_of_user(kind, leaving_out="__init__")
-    found = itertools.chain.from_iterable(map(dis.get_instructions, codes))
-    return {each.argval for each in found if each.opname == "STORE_ATTR"}
-
-
-@functools.lru_cache
-def _assigned_around(code: types.CodeType) -> set[str]:
-    return {
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if instruction.opname == "STORE_DEREF"
-    }
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -463,9 +338,3 @@ def _arrays(value: Any) -> Iterator[np.ndarray]:
 
 def _bytes_of(arrays: Iterable[np.ndarray]) -> int:
     return sum(array.nbytes for array in arrays)
-
-
-def _content(cell: Any) -> Any:
-    with contextlib.suppress(ValueError):  # it has no value yet
-        return cell.cell_contents
-    return None

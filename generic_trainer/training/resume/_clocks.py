@@ -7,11 +7,26 @@ that has passed between the checkpoint and its restoration, so that this time do
 
 import contextlib
 import datetime
+import functools
+import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from generic_trainer.training.resume._held import cells_of, content_of
+
 _ROUNDING_S = 1e-6
+_UNITS_S = (1.0, 1e-3, 1e-6, 1e-9)  # of `time.time() * 1000` and `time.time_ns()`, for example
+_SMALLEST = 1e9  # of whole numbers, and of others than seconds: smaller ones may be anything
+_LONGEST_S = 1e7  # of limits that begin before the fit
+_NUMBERS = (float, int, datetime.datetime)  # not classes derived from them
+_FEW = 100  # members of a container
+
+# From the old run or the new one: before and after a reading was taken, by each clock.
+_Window = Sequence[tuple[float, float]]
 
 
 def now() -> list[float]:
@@ -22,64 +37,142 @@ def now() -> list[float]:
     return [time.time(), time.monotonic()]
 
 
-class ClockReadings:
-    """The attributes of a callback that its hooks have computed from a clock.
+def _age_s() -> float:
+    """Returns for how long this process has been there; 0 if that is unknown."""
+    with contextlib.suppress(AttributeError, IndexError, OSError, ValueError):
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        begun_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - begun_s
+    return 0.0
 
-    Their values show it: from one run to another they change by as much as a clock does, within the
-    duration of the hook. Other values hardly ever change by just as much.
+
+class ClockReadings:
+    """The readings of a clock that a callback's hooks have taken, or computed from one.
+
+    They are attributes, or variables around functions, also in dicts and lists of these. Their
+    values show it: from one run to another they change by as much as a clock does, within the
+    duration of the hook. Other values hardly ever change by just as much. Those that are there
+    before the fit begins may have been read since the process started. They have to be close to
+    the clock, too.
     """
 
     def __init__(self, callback: Any, since: list[float]) -> None:
         """Takes a callback whose `on_train_begin` was called after `since`; see `now`."""
         self._callback = callback
-        # Attribute → its value, and the times before and after the hook that set it.
-        self._set: dict[str, tuple[float, list[float], list[float]]] = {}
-        self._note({}, since)
+        # Name → value, the times before and after the hook that set it, and the first possible.
+        self._set: dict[str, tuple[float, list[float], list[float], list[float]]] = {}
+        age_s = _age_s()
+        self._note({}, since, [each - age_s for each in now()])
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Notes the attributes that a hook sets within the context."""
-        before = self._seconds()
+        """Notes what a hook sets within the context."""
+        before = self._numbers()
         since = now()
         yield
-        self._note(before, since)
+        self._note(before, since, since)
 
     def state(self) -> Any:
         """Returns the present state as plain data."""
         return {"now": now(), "set": dict(self._set)}
 
     def move(self, state: Mapping[str, Any]) -> None:
-        """Moves the readings among the attributes, which have been restored.
+        """Moves the readings in the callback, which has been restored.
 
         Args:
             state: the result of `state`, from another run; empty changes nothing.
         """
         passed = [new - old for new, old in zip(now(), state.get("now", ()), strict=False)]
-        for name, (value, *old) in state.get("set", {}).items():
-            if name not in self._set or name not in vars(self._callback):
+        places = {name: (present, put) for name, present, put in _places(self._callback)}
+        for name, (value, since, *times) in state.get("set", {}).items():
+            if name not in self._set or name not in places:
                 continue
-            own, *new = self._set[name]
-            for (earliest, latest), (start, end), shift in zip(
-                zip(*old, strict=True), zip(*new, strict=True), passed, strict=True
-            ):
-                is_within = start - latest <= own - value <= end - earliest
-                is_close = min(abs(own - value - edge) for edge in (start - latest, end - earliest))
-                if own != value and (is_within or is_close < _ROUNDING_S):
-                    restored = vars(self._callback)[name]
-                    is_date = isinstance(restored, datetime.datetime)
-                    moved = datetime.timedelta(seconds=shift) if is_date else shift
-                    setattr(self._callback, name, restored + moved)
-                    break
+            own, own_since, *own_times = self._set[name]
+            present, put = places[name]
+            is_set_anew = 2 * _number(present) < value  # to 0, for example
+            if value == own or _number(present) == own or is_set_anew:
+                continue
+            windows = [zip(since, times[0], strict=True), zip(own_since, own_times[0], strict=True)]
+            found = _clock((value, own), *map(list, windows))
+            if not found and len(times) > 1:  # earlier versions have not noted it
+                first = [zip(each[1], each[0], strict=True) for each in (times, own_times)]
+                found = _clock((value, own), *map(list, first), is_close=True)
+            if found:
+                clock, unit_s = found
+                put(_moved(present, passed[clock], unit_s))
 
-    def _note(self, before: Mapping[str, float], since: list[float]) -> None:
+    def _note(self, before: Mapping[str, float], since: list[float], first: list[float]) -> None:
         until = now()
-        for name, value in self._seconds().items():
+        for name, value in self._numbers().items():
             if value != before.get(name):
-                self._set[name] = value, since, until
+                self._set[name] = value, since, until, first
 
-    def _seconds(self) -> dict[str, float]:
-        return {
-            name: value.timestamp() if isinstance(value, datetime.datetime) else value
-            for name, value in vars(self._callback).items()
-            if type(value) in (float, datetime.datetime)
-        }
+    def _numbers(self) -> dict[str, float]:
+        return {name: _number(value) for name, value, _ in _places(self._callback)}
+
+
+def _clock(
+    values: tuple[float, float], old: _Window, new: _Window, *, is_close: bool = False
+) -> tuple[int, float] | None:
+    """Returns the number of the clock that two values are readings of, and their unit in seconds.
+
+    Args:
+        values: of the old run and the new one.
+        old: when the first was set.
+        new: when the second was set.
+        is_close: whether they have to be close to the clock.
+    """
+    is_whole = isinstance(values[1], int)
+    for unit_s in _UNITS_S:
+        if unit_s != 1 and min(values) < _SMALLEST:
+            continue
+        change_s = (values[1] - values[0]) * unit_s
+        rounding_s = unit_s if is_whole else _ROUNDING_S
+        for clock, ((earliest, latest), (start, end)) in enumerate(zip(old, new, strict=True)):
+            if is_close and not (
+                earliest - rounding_s <= values[0] * unit_s <= latest + _LONGEST_S
+                and start - rounding_s <= values[1] * unit_s <= end + _LONGEST_S
+            ):
+                continue
+            if start - latest - rounding_s <= change_s <= end - earliest + rounding_s:
+                return clock, unit_s
+    return None
+
+
+def _moved(present: Any, shift_s: float, unit_s: float) -> Any:
+    if isinstance(present, datetime.datetime):
+        return present + datetime.timedelta(seconds=shift_s)
+    is_whole = isinstance(present, int | np.integer)
+    shift = round(shift_s / unit_s) if is_whole else shift_s / unit_s
+    return type(present)(present + shift)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, datetime.datetime):
+        return value.timestamp()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _places(callback: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
+    """Yields the numbers and dates of a callback, with their names, and what replaces them."""
+    waiting: list[tuple[str, Any, Callable[[Any], None]]] = [
+        (name, value, functools.partial(setattr, callback, name))
+        for name, value in vars(callback).items()
+    ]
+    for name, cell, _ in cells_of(callback):
+        waiting.append((name, content_of(cell), functools.partial(setattr, cell, "cell_contents")))
+    for name, value, put in waiting:
+        yield from _numbers_in(name, value, put)
+        if isinstance(value, list | dict) and len(value) <= _FEW:
+            for key, part in [*(value.items() if isinstance(value, dict) else enumerate(value))]:
+                replace = functools.partial(value.__setitem__, key)
+                yield from _numbers_in(f"{name}[{key!r}]", part, replace)
+
+
+def _numbers_in(
+    name: str, value: Any, put: Callable[[Any], None]
+) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
+    is_one = type(value) in _NUMBERS or isinstance(value, np.floating | np.integer)
+    is_whole = isinstance(value, int | np.integer)
+    if is_one and not (is_whole and value < _SMALLEST):
+        yield name, value, put

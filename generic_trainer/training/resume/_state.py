@@ -5,9 +5,6 @@
 2. Moving statistics and counts of metrics have another value in every replica. A checkpoint of
    TensorFlow has their mean or sum, which is right, but not equal to the last bit to the values
    that training would continue with.
-3. Layers keep what `adapt` has learned beside their variables: `StringLookup` its vocabulary in a
-   table, `Discretization` its quantiles in an array; `Normalization` computes constants from its
-   variables in `finalize_state`.
 """
 
 import contextlib
@@ -25,8 +22,14 @@ import tensorflow as tf
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.training._plain import is_plain, pickled, read_state, taken_state
-from generic_trainer.training._walk import codes_of_user, walk
+from generic_trainer.training._walk import (
+    attributes_in,
+    codes_of_user,
+    serves_training,
+    walk,
+)
 from generic_trainer.training.distributed import gather, rank, size
+from generic_trainer.training.resume._adapted import adapted_state, set_adapted_state
 from generic_trainer.training.resume._randomness import TABLES, random_state, set_random_state
 
 # Path of attributes, after the start of its group → a variable of TensorFlow, or a lookup table.
@@ -42,7 +45,6 @@ SET_BY_KERAS = {"built", "stop_training", TRAINABLE}
 _NOT_RESTORED = {*SET_BY_KERAS, "name"}
 _ENDS = ("keys", "values")  # of the names of a table's tensors
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
-_IDF_WEIGHTS = "idf_weights"
 # Writes values that were taken before into a directory.
 Writer: TypeAlias = Callable[[str], None]
 # The file of tensors, and the one of all else.
@@ -174,73 +176,24 @@ class OwnOfReplicas:
                 variable.assign(array)
 
 
-def adapted_state(model: Any) -> dict[str, Any]:
-    """Returns the vocabularies and arrays of a model's layers, as plain data."""
-    return {
-        path: {"vocabulary": _vocabulary(layer), "arrays": _arrays(layer)}
-        for path, layer in _layers_of(model)
-    }
-
-
-def set_adapted_state(model: Any, states: Mapping[str, Any]) -> None:
-    """Restores the state of `adapted_state`; the variables must have been restored before.
-
-    Raises:
-        RuntimeError: a layer has been called with a vocabulary of another size.
-    """
-    for path, layer in _layers_of(model):
-        state = states.get(path, {"vocabulary": None, "arrays": {}})
-        vocabulary, arrays = state["vocabulary"], dict(state["arrays"])
-        weights = {name: arrays.pop(name) for name in (_IDF_WEIGHTS,) if name in arrays}
-        if vocabulary not in (None, _vocabulary(layer)):
-            layer.set_vocabulary(vocabulary, **weights)
-        for name, array in arrays.items():
-            setattr(layer, name, array)
-        if all(array.size for array in _arrays(layer).values()):  # else it was never adapted
-            layer.finalize_state()
-
-
-def _layers_of(model: Any) -> list[tuple[str, Any]]:
-    return [(path, part) for path, part in walk(model) if hasattr(type(part), "finalize_state")]
-
-
-def _vocabulary(layer: Any) -> list[Any] | None:
-    if not hasattr(layer, "lookup_table"):
-        return None
-    tokens = layer.get_vocabulary(include_special_tokens=True)
-    return [token.item() if isinstance(token, np.generic) else token for token in tokens]
-
-
-def _arrays(layer: Any) -> dict[str, np.ndarray]:
-    if not hasattr(type(layer), "adapt"):  # with Keras 2, any layer has `finalize_state`
-        return {}
-    arrays = {name: value for name, value in vars(layer).items() if isinstance(value, np.ndarray)}
-    arrays = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
-    if getattr(layer, "output_mode", None) == "tf_idf" and hasattr(layer, _IDF_WEIGHTS):
-        # A variable, which with Keras 3 a layer has only once it has a vocabulary.
-        size = len(_vocabulary(layer) or ())
-        arrays[_IDF_WEIGHTS] = getattr(layer, _IDF_WEIGHTS).numpy()[:size]
-    return arrays
-
-
 def attributes_of(model: Any) -> dict[str, Any]:
     """Returns numbers, texts, None and tuples of them, attributes of a model and its parts.
 
-    The parts are its layers, with `trainable`, and its optimizers. Texts with a slash are not among
-    them: they may be paths, and the run that resumes may have another directory.
+    The parts are its layers, with `trainable`, its metrics and its optimizers. Texts with a slash
+    are not among them: they may be paths, and the run that resumes may have another directory.
 
     Returns:
         Their paths → them.
     """
     values: dict[str, Any] = {}
     deferred: dict[str, Any] = {}
-    for path, part in walk(model, deferred=deferred):
+    for path, part in parts_with_metrics(model, deferred):
         if isinstance(part, _KINDS):
             continue
         kind: Any = type(part)
-        if hasattr(kind, "trainable_weights"):
+        if hasattr(kind, "trainable_weights") and not serves_training(part):
             values[f"{path}.{TRAINABLE}"] = part.trainable
-        for name, value in getattr(part, "__dict__", {}).items():
+        for name, value in attributes_in(part).items():
             if not is_restored(value) or name in _NOT_RESTORED:
                 continue
             if name == "loss" and hasattr(kind, "compile"):  # `_changes` looks at it
@@ -254,6 +207,20 @@ def attributes_of(model: Any) -> dict[str, Any]:
             if is_own and name not in _NOT_RESTORED and is_restored(getattr(part, name)):
                 values[f"{path}.{name}"] = getattr(part, name)
     return values
+
+
+def parts_with_metrics(model: Any, deferred: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the parts of a model, and then of its metrics, with their paths.
+
+    Args:
+        model: of Keras.
+        deferred: gets its optimizers and metrics.
+    """
+    seen: dict[int, Any] = {}
+    yield from walk(model, seen, deferred)
+    for path, part in deferred.items():
+        if not hasattr(type(part), "apply_gradients"):
+            yield from ((path + end, inner) for end, inner in walk(part, seen))
 
 
 def is_restored(value: Any) -> bool:
@@ -299,7 +266,7 @@ def names_of_user(kind: type) -> frozenset[str]:
 def set_attributes(model: Any, numbers: Mapping[str, Any]) -> None:
     """Restores results of `attributes_of`; others stay as they are."""
     deferred: dict[str, Any] = {}
-    parts = dict(walk(model, deferred=deferred))
+    parts = dict(parts_with_metrics(model, deferred))
     parts |= parts_of_optimizers(deferred)
     for key, number in numbers.items():  # `trainable` sets those below, which come later
         path, _, name = key.rpartition(".")

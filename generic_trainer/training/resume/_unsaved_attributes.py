@@ -20,9 +20,14 @@ import tensorflow as tf
 
 from generic_trainer._core.texts import listed
 from generic_trainer.training._plain import pickled
-from generic_trainer.training._walk import classes_of_user, walk
+from generic_trainer.training._walk import attributes_in, classes_of_user
 from generic_trainer.training.resume._randomness import is_generator, state_of
-from generic_trainer.training.resume._state import SET_BY_KERAS, is_restored, names_of_user
+from generic_trainer.training.resume._state import (
+    SET_BY_KERAS,
+    is_restored,
+    names_of_user,
+    parts_with_metrics,
+)
 
 _ENDS = 100  # members of a container, at its start and at its end
 _VALUES = 1000  # of an array
@@ -64,10 +69,10 @@ class UnsavedAttributes:
         """Returns path → what is seen of the value."""
         seen = {}
         with contextlib.suppress(Exception):  # another thread may change them meanwhile
-            for path, part in walk(self._model, deferred={}):
+            for path, part in parts_with_metrics(self._model, {}):
                 kind: Any = type(part)
                 names = names_of_user(kind) if classes_of_user(kind) else ()
-                for name, value in getattr(part, "__dict__", {}).items():
+                for name, value in attributes_in(part).items():
                     if name in names and name not in SET_BY_KERAS and not is_restored(value):
                         with contextlib.suppress(Exception):
                             if (looked := _seen(value, _DEPTH)) is not None:
@@ -77,6 +82,8 @@ class UnsavedAttributes:
 
 def _seen(value: Any, depth: int) -> Any:
     """Returns something that differs if a value does; None for what is not looked at."""
+    if isinstance(value, tf.Tensor):
+        value = np.asarray(value)
     if isinstance(value, np.ndarray) and value.dtype != object:
         step = max(1, value.size // _VALUES)
         return value.shape, value.flat[::step].tobytes()

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import copy
+import datetime
 import enum
 import functools
 import json
@@ -23,7 +24,9 @@ import tensorflow as tf
 from generic_trainer import training
 from generic_trainer._core.progress import ProgressReader
 from generic_trainer.errors import TrainingError
+from generic_trainer.training.resume import _callback_files
 from generic_trainer.training.resume._callback_state import CallbackState
+from generic_trainer.training.resume._clocks import now
 from tests.training.resume.fits import Ended, ending, fn_args, ones, values
 
 
@@ -79,7 +82,7 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
 ) -> None:
     with pytest.raises(Ended), caplog.at_level(logging.WARNING):
         fit(keras, tmp_path, "first", end=7)
-    assert "start anew, because they hold paths: Recorder.latest" in caplog.text
+    assert "because they hold paths (texts with a slash): Recorder.latest" in caplog.text
     resumed = fit(keras, tmp_path, "second")
     assert sorted(int(path.stem) for path in (tmp_path / "second").iterdir()) == [*range(7, 13)]
     assert ProgressReader(str(tmp_path)).look().step == 12
@@ -93,6 +96,50 @@ def test_callbacks_are_not_called_in_a_replay_and_keep_the_paths_of_the_new_run(
     assert not list((tmp_path / "third").iterdir())
     assert finished.calls == resumed.calls
     assert values(finished.model) == values(resumed.model)
+
+
+@pytest.mark.parametrize("place", ["class", "around", "nonlocal", "argument", "method"])
+def test_paths_anywhere_in_callbacks_are_named_if_they_change(
+    caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    class Holder:
+        lines: ClassVar[list[str]] = ["a/b"]
+
+        def __init__(self) -> None:
+            self.best: dict[str, Any] = {"loss": 1.0, "file": "a/b"}
+
+        def note(self, *args: Any) -> None:
+            self.best["loss"] = 0.5
+
+    best, constant = {"loss": 1.0, "file": "a/b"}, ["a/b"]
+    last = ""
+
+    def around(*args: Any) -> None:
+        best["loss"] = len(constant) / 2
+
+    def assign(*args: Any) -> None:
+        nonlocal last
+        last = "a/b"
+
+    def argument(held: dict[str, Any], *args: Any) -> None:
+        held["loss"] = 0.5
+
+    changes: dict[str, Callable[[], None]] = {
+        "class": lambda: Holder.lines.append("a/c"),
+        "around": around,
+        "nonlocal": assign,
+        "argument": functools.partial(argument, best),
+        "method": Holder().note,
+    }
+    change = changes[place]
+    callback = Holder() if place == "class" else types.SimpleNamespace(function=change)
+    state = CallbackState([callback])
+    state.values()
+    assert not caplog.text
+    change()
+    state.values()
+    name = {"class": "Holder.lines", "nonlocal": ".last", "argument": "(argument 0)"}
+    assert f"{name.get(place, '.best')}" in caplog.text and "constant" not in caplog.text
 
 
 class Kind(enum.IntEnum):
@@ -619,6 +666,74 @@ def test_a_time_limit_goes_on_where_it_was(
     assert second.drawn == first.drawn
 
 
+READINGS: dict[str, Callable[[], Any]] = {
+    "seconds": lambda: int(time.time()),
+    "milliseconds": lambda: time.time() * 1000,
+    "nanoseconds": lambda: int(time.time() * 1e9),
+    "monotonic_ns": lambda: int(time.monotonic() * 1e9),
+    "numpy": lambda: np.float64(time.time()),
+    "dict": lambda: {"begin": time.time()},
+    "list": lambda: [time.monotonic()],
+    "date": lambda: datetime.datetime.fromtimestamp(time.time()),
+}
+
+
+@pytest.mark.parametrize("place", ["attribute", "before_fit", "around"])
+@pytest.mark.parametrize("kind", READINGS)
+def test_readings_of_clocks_are_moved_in_any_unit_and_wherever_they_are(
+    monkeypatch: pytest.MonkeyPatch, kind: str, place: str
+) -> None:
+    read = READINGS[kind]
+
+    def begun() -> tuple[CallbackState, Callable[[], Any]]:
+        callback: Any = types.SimpleNamespace(drawn=random.random(), seed=random.getrandbits(40))
+        begin, since = None, now()
+        if place == "before_fit":
+            callback.begin, since = read(), [each + 0.01 for each in now()]
+        elif place == "attribute":
+            callback.begin = read()
+        else:
+
+            def on_begin(*args: Any) -> None:
+                nonlocal begin
+                begin = read()
+
+            callback.function = on_begin
+            on_begin()
+        drawn = callback.drawn, callback.seed
+        state = CallbackState([callback], since)
+        return state, lambda: (begin or callback.begin, (callback.drawn, callback.seed), drawn)
+
+    def seconds(begin: Any) -> float:
+        value = next(iter(begin.values() if isinstance(begin, dict) else np.ravel(begin)))
+        scale = {"milliseconds": 1e3, "nanoseconds": 1e9, "monotonic_ns": 1e9}.get(kind, 1)
+        return (value.timestamp() if isinstance(value, datetime.datetime) else value) / scale
+
+    first, of_first = begun()
+    begin, drawn, _ = of_first()
+    before_s, saved, shift_s = seconds(begin), first.values(), 7200.0
+    for name in ("time", "monotonic"):
+        original = getattr(time, name)
+        monkeypatch.setattr(time, name, lambda original=original: original() + shift_s)
+    second, of_second = begun()
+    second.assign(saved, "path")
+    begin, moved_drawn, own_drawn = of_second()
+    assert abs(seconds(begin) - before_s - shift_s) < 1.5 and type(begin) is type(of_first()[0])
+    assert moved_drawn == drawn != own_drawn
+
+
+@pytest.mark.parametrize("later", [None, 0.0, "ended"])
+def test_a_reading_that_a_callback_replaces_is_not_moved(later: Any) -> None:
+    def begun(value: float) -> tuple[Any, CallbackState]:
+        callback = types.SimpleNamespace(begin=value)
+        return callback, CallbackState([callback], [value - 1, 0.0])
+
+    (first, state), (second, other) = begun(time.time() - 3600), begun(time.time())
+    first.begin = later
+    other.assign(state.values(), "path")
+    assert second.begin == later
+
+
 def test_a_log_that_runs_append_to_has_one_header(tmp_path: Path, keras: Any) -> None:
     log = tmp_path / "log.csv"
     logger = functools.partial(keras.callbacks.CSVLogger, str(log), append=True)
@@ -653,6 +768,22 @@ def test_the_best_model_of_an_earlier_run_comes_along(
     assert ("begins with the best model anew" in caplog.text) == is_gone
     copied = (tmp_path / "second" / name.format(epoch=2 if is_gone else 1)).read_bytes()
     assert (copied == weights) != is_gone
+
+
+def test_the_newer_file_of_two_fits_comes_along_unless_the_new_run_has_its_own(
+    tmp_path: Path,
+) -> None:
+    runs = {name: tmp_path / name for name in ("first", "second", "third")}
+    for name, directory in runs.items():
+        directory.mkdir()
+        for file in ("best", "both"):
+            if name != "third":
+                (directory / file).write_text(name)
+    _callback_files.bring_files(str(runs["first"]), str(runs["third"]))  # of a fit that had ended
+    (runs["third"] / "both").write_text("of the third")
+    _callback_files.bring_files(str(runs["second"]), str(runs["third"]))
+    assert (runs["third"] / "best").read_text() == "second"
+    assert (runs["third"] / "both").read_text() == "of the third"
 
 
 @pytest.mark.parametrize("earlier", ["kept", "failed"])

@@ -1,10 +1,14 @@
 """Generators of every kind go on from where they were."""
 
+import functools
 import random
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from generic_trainer.training.resume import ModelState
@@ -73,6 +77,65 @@ def test_generators_of_callbacks_go_on_in_their_place() -> None:
     CallbackState([second]).assign(CallbackState([first]).values(), "path")
     assert second.numpy is kept
     assert second.draw() == first.draw()
+
+
+def drawing(place: str, seed: int) -> tuple[Any, Callable[[], float]]:
+    """Returns a callback, and a function that draws from what it holds at a place."""
+    rng = np.random.default_rng(seed)
+    generator = random.Random(seed)
+
+    class Holder:
+        shared = np.random.default_rng(seed)
+
+        def __init__(self) -> None:
+            self.rng = rng
+
+        def draw(self, *args: Any) -> float:
+            return float(self.rng.random())
+
+    def draw(*args: Any) -> float:
+        return float(rng.random())
+
+    def late() -> float:
+        callback.late = getattr(callback, "late", None) or random.Random(seed)
+        return float(callback.late.random())
+
+    callback: Any = Holder() if place == "class" else types.SimpleNamespace()
+    draws: dict[str, Callable[[], float]] = {
+        "list": lambda: float(callback.held[0].random() + callback.held[1].random()),
+        "dict": lambda: float(callback.held["a"].random()),
+        "tuple": lambda: float(callback.held[0].random()),
+        "class": lambda: float(callback.shared.random()),
+        "around": draw,
+        "method": Holder().draw,
+        "partial": functools.partial(lambda held: float(held.random()), generator),
+        "late": late,
+    }
+    if place == "list":
+        callback.held = [rng, generator]
+    elif place == "dict":
+        callback.held = {"a": generator}
+    elif place == "tuple":
+        callback.held = (rng,)
+    elif place in ("around", "method", "partial"):
+        callback.function = draws[place]
+    return callback, draws[place]
+
+
+@pytest.mark.parametrize(
+    "place", ["list", "dict", "tuple", "class", "around", "method", "partial", "late"]
+)
+def test_generators_that_callbacks_hold_anywhere_go_on(place: str) -> None:
+    (first, draw), (second, draw_again) = drawing(place, 1), drawing(place, 2)
+    draw()
+    CallbackState([second]).assign(CallbackState([first]).values(), "path")
+    assert [draw_again(), draw_again()] == [draw(), draw()]
+
+
+def test_a_generator_that_a_callback_gives_up_is_given_up() -> None:
+    first, second = types.SimpleNamespace(rng=None), types.SimpleNamespace(rng=random.Random(1))
+    CallbackState([second]).assign(CallbackState([first]).values(), "path")
+    assert second.rng is None
 
 
 def test_state_is_read_and_set_where_code_of_tensorflow_1_disabled_eager_execution() -> None:

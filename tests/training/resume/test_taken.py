@@ -14,12 +14,16 @@ import tf_keras
 
 from generic_trainer.training.resume._reader import move_to, take_position
 from generic_trainer.training.resume._state import (
+    attributes_of,
     read_variables,
+    set_attributes,
     taken,
     tensors_in,
     variables_of,
     write_tensors,
 )
+from generic_trainer.training.resume._unsaved_attributes import UnsavedAttributes
+from tests.training.resume.fits import ones
 
 
 def dense(variable: tf.Variable) -> None:
@@ -190,3 +194,63 @@ def test_a_snapshot_that_is_being_written_is_not_disturbed(
         assert take_position(iterator, batch, batch, is_last=True) == {}
     assert next(iterator, None) is None or passes is None
     assert [*rows.as_numpy_iterator()] == [*range(64)]
+
+
+@pytest.mark.parametrize("kind", [WithAttributes, WithSlots, WithBoth, WithPrivateSlot])
+def test_numbers_of_objects_are_restored_wherever_these_keep_their_attributes(kind: Any) -> None:
+    first, second = (keras.Sequential([keras.layers.Dense(1)]) for _ in range(2))
+    first.part, second.part = [kind(1.0)], [kind(2.0)]
+    numbers = attributes_of(first)
+    path = next(path for path in numbers if path.startswith(".part.") and path.endswith("held"))
+    assert attributes_of(second)[path] == 2.0
+    set_attributes(second, numbers)
+    assert attributes_of(second)[path] == 1.0
+
+
+def counting(keras: Any) -> Any:
+    """Returns a model with a metric that counts in Python, and keeps a tensor and a list."""
+
+    class Counting(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="counting")
+            self.count, self.rows = 0, list[int]()
+
+        def update_state(self, truth: Any, predicted: Any, sample_weight: Any = None) -> None:
+            self.count += 1
+            self.rows.append(self.count)
+
+        def result(self) -> Any:
+            return tf.constant(float(self.count))
+
+        def reset_state(self) -> None:
+            self.count = 0
+
+    class Averaging(keras.Sequential):
+        average = 0.0
+
+        def train_step(self, data: Any) -> Any:
+            self.average = tf.constant(0.5) + self.average
+            return super().train_step(data)
+
+    model = Averaging([keras.Input([1]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[Counting()], run_eagerly=True)
+    model.fit(ones(2), verbose=0)
+    return model
+
+
+def test_numbers_of_metrics_are_restored_and_other_attributes_that_change_are_named(
+    keras: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = counting(keras), counting(keras)
+    second.fit(ones(3), verbose=0)
+    set_attributes(second, attributes_of(first))
+    assert attributes_of(second) == attributes_of(first)
+    counts = [value for path, value in attributes_of(second).items() if path.endswith(".count")]
+    assert counts == [2]
+    unsaved = UnsavedAttributes(first)
+    unsaved.begin()
+    unsaved.log()
+    assert not caplog.text
+    first.fit(ones(2), verbose=0)
+    unsaved.log()
+    assert [name in caplog.text for name in (".rows", "average", ".count")] == [True, True, False]

@@ -1,0 +1,152 @@
+"""The variables around the functions of a callback, which hold part of its state."""
+
+import contextlib
+import dataclasses
+import dis
+import functools
+import itertools
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from generic_trainer.training._walk import classes_of_user, codes_of_user
+
+# Attributes that `fit` sets, also in the run that resumes. `append_header` is CSVLogger's,
+# which looks whether there is a file already.
+SET_BY_FIT = {"model", "_model", "params", "validation_data", "append_header"}
+
+_SCALARS = (bool, int, float, str, np.generic)
+_OF_CLASSES = (*_SCALARS, np.ndarray)
+_STANDARD = os.path.dirname(os.__file__)
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+@dataclasses.dataclass
+class _Attribute:
+    """An attribute, with the interface of a cell: the variable around a function."""
+
+    owner: Any
+    name: str
+
+    @property
+    def cell_contents(self) -> Any:
+        return getattr(self.owner, self.name, None)
+
+    @cell_contents.setter
+    def cell_contents(self, value: Any) -> None:
+        setattr(self.owner, self.name, value)
+
+
+def cells_of(callback: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yields the variables around a callback's functions, and whether these assign them.
+
+    So are numbers, texts and arrays of the user's classes, which their methods may assign.
+    """
+    seen: set[int] = {id(callback)}
+    kind: Any = type(callback)
+    assigned = _assigned_by_methods(kind)
+    for owner in (callback, *classes_of_user(kind)):
+        for name, member in [*vars(owner).items()]:
+            path = name if owner is callback else f"{owner.__qualname__}.{name}"
+            if not isinstance(member, _OF_CLASSES):
+                yield from _held_by(path, member, seen)
+            elif owner is not callback and not name.startswith("__"):
+                yield path, _Attribute(owner, name), name in assigned
+
+
+def _held_by(
+    path: str, member: Any, seen: set[int], package: str | None = None
+) -> Iterator[tuple[str, Any, bool]]:
+    """Yields what a function holds that is no callback, and what the functions hold that it holds.
+
+    Other functions and objects have to be the user's: not of an installed package, unless that
+    `package` has the first function, too. A logger, or the client of a service, keeps its state.
+
+    ::
+
+        losses = []                                    a variable around the functions
+        def note(value, last=[0]): losses.append(value)                           a default
+        class Trainer:
+            def end(self, step, logs): self.steps += 1; note(logs["loss"])     of `self`
+
+        LambdaCallback(on_train_batch_end=Trainer().end)
+        LambdaCallback(on_train_batch_end=functools.partial(end, losses))      an argument
+    """
+    if id(member) in seen:
+        return
+    held: list[tuple[str, Any, bool]] = []
+    if isinstance(member, functools.partial):
+        arguments: dict[Any, Any] = dict(enumerate(member.args))
+        arguments |= member.keywords
+        held = [(f"(argument {n})", types.CellType(arguments[n]), False) for n in arguments]
+        held.append(("", types.CellType(member.func), False))
+    elif isinstance(member, types.MethodType):
+        owner = member.__self__
+        kind: Any = type(owner)
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+        is_users = classes_of_user(kind) and _is_users(kind.__module__, file, package)
+        if id(owner) not in seen and is_users and not hasattr(kind, "get_config"):
+            seen.add(id(owner))
+            assigned = _assigned_by_methods(kind)
+            own = [name for name in getattr(owner, "__dict__", {}) if name not in SET_BY_FIT]
+            held = [(f".self.{name}", _Attribute(owner, name), name in assigned) for name in own]
+        held.append(("", types.CellType(member.__func__), False))
+    elif isinstance(member, types.FunctionType):
+        module = member.__module__ or ""
+        package = _package(module) if package is None else package
+        if not _is_users(module, member.__code__.co_filename, package):
+            return
+        names, cells = member.__code__.co_freevars, member.__closure__ or ()
+        assigned = _assigned_around(member.__code__)
+        held = [(f".{n}", cell, n in assigned) for n, cell in zip(names, cells, strict=True)]
+        defaults: dict[Any, Any] = dict(enumerate(member.__defaults__ or ()))
+        defaults |= member.__kwdefaults__ or {}
+        held += [(f"(default {n})", types.CellType(defaults[n]), False) for n in defaults]
+        held += [(f".attribute.{name}", _Attribute(member, name), True) for name in vars(member)]
+    if held:
+        seen.add(id(member))
+    for end, cell, is_assigned in held:
+        yield path + end, cell, is_assigned
+        yield from _held_by(path + end, content_of(cell), seen, package)
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _is_users(module: str, file: str, package: str | None) -> bool:
+    is_installed = file.startswith(_STANDARD) or not _INSTALLED.isdisjoint(file.split(os.sep))
+    return not is_installed or _package(module) == package
+
+
+@functools.lru_cache
+def _assigned_by_methods(kind: Any) -> set[str]:
+    """Returns the attributes that methods other than `__init__` assign."""
+    codes = codes_of_user(kind, leaving_out="__init__")
+    found = itertools.chain.from_iterable(map(dis.get_instructions, codes))
+    return {each.argval for each in found if each.opname == "STORE_ATTR"}
+
+
+@functools.lru_cache
+def _assigned_around(code: types.CodeType) -> set[str]:
+    return {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname == "STORE_DEREF"
+    }
+
+
+def is_attribute(cell: Any) -> bool:
+    """Returns whether one of `cells_of` is a number or text of an object or class."""
+    return isinstance(cell, _Attribute) and isinstance(cell.cell_contents, _SCALARS)
+
+
+def content_of(cell: Any) -> Any:
+    """Returns the present value of one of `cells_of`; None if it has none."""
+    with contextlib.suppress(ValueError):  # it has no value yet
+        return cell.cell_contents
+    return None
