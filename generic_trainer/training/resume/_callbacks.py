@@ -112,7 +112,7 @@ def resume_callbacks(
         )
     if not {*"[\\"}.isdisjoint(path := os.path.join(directory, name)):
         problems.append(
-            "checkpoint_dir and name: expected no '[' or '\\', which TensorFlow takes for a pattern "
+            "checkpoint_dir and name: expected no '[' or '\\', of which TensorFlow makes a pattern "
             f"when it reads checkpoints and models, found {path!r}"
         )
     if fn_args is not _run.fn_args:
