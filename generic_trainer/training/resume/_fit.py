@@ -158,7 +158,12 @@ class Resume(OfEitherKeras):
                 "These callbacks have served one fit already: call resume_callbacks for each fit, "
                 "and pass another name, such as resume_callbacks(fn_args, name='fine_tuning')."
             )
-        strategy = self.model.distribute_strategy
+        strategy = getattr(self.model, "distribute_strategy", None)
+        if strategy is None:
+            raise ConfigurationError(
+                "resume_callbacks follows a fit of TensorFlow, and Keras' backend is another one: "
+                "set KERAS_BACKEND=tensorflow, or leave the callbacks out."
+            )
         if isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy):
             raise ConfigurationError(
                 "resume_callbacks cannot follow the steps of a ParameterServerStrategy, which run "
@@ -340,6 +345,12 @@ class Resume(OfEitherKeras):
                 member for member in members[:-1] if member not in bars and not is_progress(member)
             ]
             self._others += [member for member in others if not is_optional(member)]
+            backs_up = any(is_class_of_keras(type(each), "BackupAndRestore") for each in others)
+            if backs_up and not is_keras_3(self.model):
+                _logger.warning(
+                    "BackupAndRestore of Keras 2 sets the epoch: beside it, this fit cannot be "
+                    "resumed if it is killed. Leave it out: resume_callbacks does its work."
+                )
             with self._closed_by_errors():
                 self._callback_state = CallbackState(others, self._since, self._run_dir)
                 if self._replay is not None and self._replay.goal.first != epoch:

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from generic_trainer import training
 from generic_trainer._core.progress import ProgressReader
-from generic_trainer.errors import TrainingError
+from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training.resume import _callback_files
 from generic_trainer.training.resume._callback_state import CallbackState
 from generic_trainer.training.resume._clocks import now
@@ -821,3 +821,21 @@ def test_files_of_the_user_come_along_whatever_paths_callbacks_make(
     for epoch, run in ((0, "first"), (1, "first"), (2, "second")):
         expected |= {f"snapshots/{epoch}": run, f"around-{epoch}": run}
     assert fit("second") == expected
+
+
+def test_backups_of_keras_2_are_named_beside_which_no_fit_resumes(
+    keras: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
+    callbacks = [backup, *training.resume_callbacks(fn_args(tmp_path))]
+    model.fit(ones(2), verbose=0, callbacks=callbacks)
+    assert ("BackupAndRestore of Keras 2" in caplog.text) == keras.__version__.startswith("2")
+
+
+def test_a_model_of_another_backend_is_refused(tmp_path: Path) -> None:
+    (resume,) = training.resume_callbacks(fn_args(tmp_path))
+    resume.set_model(types.SimpleNamespace())
+    with pytest.raises(ConfigurationError, match="KERAS_BACKEND=tensorflow"):
+        resume.on_train_begin()
