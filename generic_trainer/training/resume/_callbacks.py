@@ -115,8 +115,9 @@ def resume_callbacks(
         _run.names = set()
     if name in _run.names:
         problems.append(
-            f"another fit of this run is called {name!r} already: give each another name, "
-            "such as resume_callbacks(fn_args, name='fine_tuning')"
+            f"another fit of this run is called {name!r} already: give each another name, such as "
+            "resume_callbacks(fn_args, name='fine_tuning'); to resume a fit that was interrupted "
+            "in this process, make another fn_args"
         )
     raise_problems(ConfigurationError, "resume_callbacks", problems)
     _run.names.add(name)
