@@ -27,7 +27,7 @@ MAY_IMPORT_TFX = ("components", "executors")
 # From the roof to the ground: a room imports from itself and from the floors below its own. What
 # `_entry_points` loads it finds by `importlib.metadata`, not by import.
 FLOORS = (
-    {"kfp", "vertex"},
+    {"__main__", "kfp", "vertex"},
     {"cli", "components"},
     {"executors"},
     {"_run"},

@@ -80,10 +80,10 @@ def _examples(request: TrainingRequest) -> dict[str, Any]:
     if not _transformed(request, pattern):
         return {"examples": pattern}
     split_and_files = pattern.split(os.sep)[-2:]
-    named = request.extra_inputs.get(tfx_names.RAW_EXAMPLES, ())
-    patterns = [os.path.join(uri, *split_and_files) for uri in named or request.raw_examples]
+    wanted = request.extra_inputs.get(tfx_names.RAW_EXAMPLES, ())
+    patterns = [os.path.join(uri, *split_and_files) for uri in wanted or request.raw_examples]
     found = [raw for raw in patterns if gfile().glob(raw)]  # they may be deleted by now
-    if found or named:
+    if found or wanted:
         return {"examples": (found or patterns)[0]}
     return {"examples": pattern, "examples_transformed": True}
 

@@ -88,9 +88,8 @@ def _options(
     if schema is not None:
         inside = os.path.join(schema.path, "schema.pbtxt")
         options["schema"] = inside if os.path.isdir(schema.path) else schema.path
-    if isinstance(hyperparameters, str):
-        hyperparameters = json.loads(hyperparameters)
-    config = json.dumps(tuner_config(hyperparameters)) if hyperparameters else None
+    values = json.loads(hyperparameters) if isinstance(hyperparameters, str) else hyperparameters
+    config = json.dumps(tuner_config(values)) if values else None
     files = {"hyperparameters": config, "contract": contract}
     for name, text in files.items():
         if text:
@@ -98,8 +97,9 @@ def _options(
             with open(options[name], "w", encoding="utf-8") as file:
                 file.write(text)
     if custom_config is not None:
-        is_text = isinstance(custom_config, str)
-        options["custom_config"] = custom_config if is_text else json.dumps(custom_config)
+        options["custom_config"] = (
+            custom_config if isinstance(custom_config, str) else json.dumps(custom_config)
+        )
     given = {name: getattr(value, "path", value) for name, value in others.items()}
     return options | {name: str(value) for name, value in given.items() if value}
 

@@ -110,11 +110,6 @@ def resume_callbacks(
             "fn_args has no checkpoint_dir: expected the argument that GenericTrainer passes to "
             "run_fn, or any object with that attribute"
         )
-    if not {*"[\\"}.isdisjoint(path := os.path.join(directory, name)):
-        problems.append(
-            "checkpoint_dir and name: expected no '[' or '\\', of which TensorFlow makes a pattern "
-            f"when it reads checkpoints and models, found {path!r}"
-        )
     if fn_args is not _run.fn_args:
         _run.fn_args = fn_args
         _run.names = set()
