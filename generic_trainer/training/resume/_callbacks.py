@@ -122,7 +122,7 @@ def resume_callbacks(
     raise_problems(ConfigurationError, "resume_callbacks", problems)
     _run.names.add(name)
     resume = Resume(
-        path,
+        os.path.join(directory, name),
         functools.partial(Schedule, every_steps, every_s),
         preemption_grace_s,
         _run_dir(fn_args),
