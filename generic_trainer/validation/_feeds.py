@@ -54,7 +54,8 @@ def feed_for(
     whole = frozenset(key for key, tensor in tensors.items() if not tensor.is_batched)
     shapes = filter(None, (tensors[key].shape for key in tensors if key in whole))
     free = free or _free_dim(model)
-    rows = next((shape[0] for shape in shapes), None) or _rows_that_fit(tensors.values(), free)
+    fitting = _rows_that_fit(tensors.values(), free)
+    rows = next((shape[0] for shape in shapes), None) or fitting
     features = signature.features if serialized else {}
     if records is None:
         records = _named_records(model)
@@ -78,7 +79,7 @@ def feed_for(
     if serialized:  # any text
         texts = records or [b"text %d" % row for row in range(rows)]
         return Feed({name: np.array(texts, dtype=object)}, "strings", False, False, whole)
-    made_up_tensors = {n: _made_up_tensor(tensor, free, rows) for n, tensor in tensors.items()}
+    made_up_tensors = {n: _made_up_tensor(tensor, free, fitting) for n, tensor in tensors.items()}
     known = all(tensor.shape is not None for tensor in tensors.values())
     what = "made-up tensors"
     return Feed(made_up_tensors, what, False, False, whole, ranks_known=known, free=chosen)
