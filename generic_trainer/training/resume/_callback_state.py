@@ -131,6 +131,7 @@ class CallbackState:
         copied = copy.deepcopy(values)
         placed: dict[int, Any] = {}
         states: dict[str, list[Any]] = {}
+        restored: list[tuple[ClockReadings, Any]] = []
         for name, _, *state in copied:
             states.setdefault(name, []).append(state)
         for callback, clocks in zip(self._callbacks, self._clocks, strict=True):
@@ -147,7 +148,9 @@ class CallbackState:
                     )
                 _set_plain_state(callback, state, placed)
                 _set_around(callback, around, placed)
-                clocks.move(readings)
+                restored.append((clocks, readings))
+        for move in [move for clocks, readings in restored for move in clocks.moves(readings)]:
+            move()
 
     def _around(self, callback: Any) -> dict[str, Any]:
         """Returns the state that a callback has in the variables of the functions around its own.

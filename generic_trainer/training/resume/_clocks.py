@@ -76,8 +76,10 @@ class ClockReadings:
         """Returns the present state as plain data."""
         return {"now": now(), "set": dict(self._set)}
 
-    def move(self, state: Mapping[str, Any]) -> None:
-        """Moves the readings in the callback, which has been restored.
+    def moves(self, state: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
+        """Yields what moves the readings in the callback, which has been restored.
+
+        To do so twice changes nothing more: callbacks may share a dict.
 
         Args:
             state: the result of `state`, from another run; empty changes nothing.
@@ -99,7 +101,7 @@ class ClockReadings:
                 found = _clock((value, own), *map(list, first), is_close=True)
             if found:
                 clock, unit_s = found
-                put(_moved(present, passed[clock], unit_s))
+                yield functools.partial(put, _moved(present, passed[clock], unit_s))
 
     def _note(self, before: Mapping[str, float], since: list[float], first: list[float]) -> None:
         until = now()

@@ -722,6 +722,29 @@ def test_readings_of_clocks_are_moved_in_any_unit_and_wherever_they_are(
     assert moved_drawn == drawn != own_drawn
 
 
+def test_a_reading_that_callbacks_share_is_moved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun() -> tuple[CallbackState, dict[str, float]]:
+        since, begin, begin_s = now(), {"time": time.time()}, time.time()
+
+        def on_begin(*args: Any) -> None:
+            nonlocal begin_s
+            begin_s = begin["time"] = time.time()
+
+        def on_end(*args: Any) -> float:
+            return begin["time"] - begin_s
+
+        first = types.SimpleNamespace(begin=begin, end=on_end)
+        callbacks = [first, types.SimpleNamespace(begin=on_begin, end=on_end)]
+        return CallbackState(callbacks, since), begin
+
+    state, first = begun()
+    saved, original = state.values(), time.time
+    monkeypatch.setattr(time, "time", lambda: original() + 7200.0)
+    state, second = begun()
+    state.assign(saved, "path")
+    assert abs(second["time"] - first["time"] - 7200.0) < 1.0
+
+
 @pytest.mark.parametrize("later", [None, 0.0, "ended"])
 def test_a_reading_that_a_callback_replaces_is_not_moved(later: Any) -> None:
     def begun(value: float) -> tuple[Any, CallbackState]:
