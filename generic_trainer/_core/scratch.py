@@ -29,6 +29,7 @@ from typing import IO, Any
 
 import psutil
 
+from generic_trainer._core.files import is_remote
 from generic_trainer.errors import ConfigurationError
 
 _POLL_S = 0.2
@@ -400,3 +401,18 @@ def _delete(path: str, lock: IO[str] | None, owner: int | None = None) -> None:
             os.unlink(path + LOCK_SUFFIX)
     if lock is not None:
         lock.close()
+
+
+@contextlib.contextmanager
+def unlike_a_pattern(directory: str) -> Iterator[str]:
+    """Yields a path of a local directory that TensorFlow does not take for a pattern.
+
+    It looks for the files of a checkpoint by a pattern, and so finds none below `fold[0]`.
+    """
+    if is_remote(directory) or {*"[\\"}.isdisjoint(directory):
+        yield directory
+        return
+    with ScratchFolder("checkpoint-") as folder:
+        link = os.path.join(folder, "directory")
+        os.symlink(os.path.abspath(directory), link)
+        yield link

@@ -50,7 +50,7 @@ from generic_trainer._core.files import (
     write_whole,
 )
 from generic_trainer._core.progress import note
-from generic_trainer._core.scratch import NO_LOCKS, ScratchFolder, lock_directory
+from generic_trainer._core.scratch import NO_LOCKS, ScratchFolder, lock_directory, unlike_a_pattern
 from generic_trainer._core.texts import describe
 from generic_trainer.errors import ConfigurationError, TrainingError
 from generic_trainer.training.resume._state import (
@@ -284,7 +284,8 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         saved = self.latest()
         if saved is None:
             return None
-        path = os.path.join(saved.path, _OBJECTS)
+        folder = self._resources.enter_context(unlike_a_pattern(saved.path))
+        path = os.path.join(folder, _OBJECTS)
         with fitting(saved.path):
             # First, as it builds them: what Keras 3 makes after `read`, some layers have twice.
             for folder, state in _partly_saved(objects, saved.path):

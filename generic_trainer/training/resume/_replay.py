@@ -28,6 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core.records import streaming
+from generic_trainer._core.scratch import unlike_a_pattern
 from generic_trainer.training.distributed import size
 from generic_trainer.training.resume._callback_state import logs_like
 from generic_trainer.training.resume._draws import Draws
@@ -181,7 +182,8 @@ class Replay:
             if not goal.done:
                 self._draws.end_replay(self._state.saved["random"], len(goal.lengths))
                 fits = goal.shared == (size() > 1)
-                move_to(iterator, self.path, goal.consumed - consumed, lacking, has_state=fits)
+                with unlike_a_pattern(self.path) as path:
+                    move_to(iterator, path, goal.consumed - consumed, lacking, has_state=fits)
 
 
 def end_of_data() -> tf.errors.OutOfRangeError:

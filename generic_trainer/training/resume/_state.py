@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer._core.keras import is_keras_3
+from generic_trainer._core.scratch import unlike_a_pattern
 from generic_trainer._core.values import unpickled_data
 from generic_trainer.training._plain import is_plain, pickled, read_state, taken_state
 from generic_trainer.training._walk import codes_of_user, walk
@@ -405,7 +406,8 @@ class ModelState:
         set_random_state(self._model, self.saved["random"])
 
     def _read_variables(self, variables: Variables) -> tuple[set[str], set[str]]:
-        names = read_variables(self._path, variables)
+        with unlike_a_pattern(os.path.dirname(self._path)) as directory:
+            names = read_variables(tensors_in(directory), variables)
         own = OwnOfReplicas(self._strategy, variables.values())
         own.assign(self.saved["replicas"])
         set_adapted_state(self._model, self._adapted)

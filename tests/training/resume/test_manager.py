@@ -179,7 +179,7 @@ def test_objects_come_back(tmp_path: Path) -> None:
         }
 
     first = objects()
-    with CheckpointManager(str(tmp_path)) as manager:
+    with CheckpointManager(str(tmp_path / "as a pattern [0]")) as manager:
         assert manager.restore_objects(first) is None
         first["weights"].assign([1.0, 2.0])
         for _ in range(10):
