@@ -415,7 +415,7 @@ def unlike_a_pattern(directory: str) -> Iterator[str]:
     if is_remote(directory) or {*"[\\"}.isdisjoint(directory):
         yield directory
         return
-    with ScratchFolder("link-") as folder:
+    with ScratchFolder("checkpoint-") as folder:
         link = os.path.join(folder, "directory")
         os.symlink(os.path.abspath(directory), link)
         yield link

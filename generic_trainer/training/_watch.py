@@ -186,9 +186,11 @@ def _watched_fit(
         path = getattr(callback, "filename", None)  # of a CSVLogger, which empties the file
         log = os.path.abspath(os.path.join(run_dir, _LOG_FILE))
         if isinstance(path, str) and os.path.abspath(path) == log:
-            raise ConfigurationError(
-                f"{type(callback).__name__} would write into {path}, the log of this run. Give its "
-                "file another name, such as history.csv."
+            _logger.warning(
+                "%s writes into %s, which is the log of this run as well: its beginning is lost. "
+                "Give the file another name, such as history.csv.",
+                type(callback).__name__,
+                path,
             )
     progress = _fit_callback(keras, watch, _batch_size(arguments))
     with _ending_fit(keras, arguments), one_more_callback(keras, arguments, progress):

@@ -30,6 +30,7 @@ from generic_trainer._core.texts import listed
 from generic_trainer.errors import TrainingError
 from generic_trainer.training._walk import walk
 from generic_trainer.training.resume._state import (
+    OF_CALLBACKS,
     TRAINABLE,
     attributes_of,
     parts_of_optimizers,
@@ -49,8 +50,8 @@ class Changes:
     Attributes:
         lacks_variables: whether `compile` was called, so that only the next step makes variables
             of optimizer and metrics.
-        made: names of the variables that there are after the first step, when a resumed fit must
-            have them all.
+        made: names of the variables that a resumed fit has when it goes on: what callbacks make at
+            the start of the first epoch, and then the first step.
     """
 
     def __init__(self, model: Any) -> None:
@@ -97,12 +98,20 @@ class Changes:
         if late and self.made and not self._is_made_anew:
             self.made.update(late)
             _logger.warning(
-                "If this fit is resumed in a later epoch, it ends with an error: a callback or a "
-                "validation has made %s after the first step, and a resumed fit calls neither "
+                "If this fit is resumed after that, it ends with an error: a callback or a "
+                "validation has made %s beside the first step, and a resumed fit calls neither "
                 "before it goes on. Make them before, in on_train_begin for example: those of an "
                 "optimizer by its build method.",
                 listed(late),
             )
+
+    def note_made(self, before: Iterable[str], after: Iterable[str]) -> None:
+        """Takes the names of all variables before and after the first step.
+
+        Some may be those of callbacks that act at the start of a batch.
+        """
+        late = {name for name in before if name.startswith(OF_CALLBACKS)} - self.made
+        self.made = {*after} - late
 
     @contextlib.contextmanager
     def traced(self, saved: Mapping[str, Any] | None = None) -> Iterator[None]:

@@ -200,6 +200,8 @@ class Resume(OfEitherKeras):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
+        if self._unsaved is not None:
+            self._changes.made = {*self._variables()}
         if is_keras_3(self.model):  # whose data draw next, after other callbacks have
             number, is_replayed = len(self._position.lengths), self._replay is not None
             self._fit.draws.begin_epoch(number, is_replayed=is_replayed)
@@ -234,7 +236,6 @@ class Resume(OfEitherKeras):
             self._fit.state.find_variables()
             self._unsaved.log(self._saved_variables(), handles_of_data(self._iterator))
             self._unsaved, self._unsaved_later = None, self._unsaved
-            self._changes.made = {*self._fit.state.variables}
             self._unsaved_attributes.begin()
         elif replay is not None and not self._changes.lacks_variables:
             is_first = not position.consumed
@@ -394,7 +395,7 @@ class Resume(OfEitherKeras):
             if replay is not None:
                 replay.begin_pass(iterator)
         if replay is None:
-            with self._changes.traced():
+            with self._noting():
                 self._logs = self._nan_watch.step(self._function, iterator, position)
             return self._logs
         replay.mute_evaluation(True)
@@ -402,13 +403,28 @@ class Resume(OfEitherKeras):
             raise end_of_data()
         saved = self._fit.state.saved
         with self._closed_by_errors(), self._changes.explained(saved, self._restored):
-            is_first = self._unsaved is not None
-            is_computed, logs = is_first or self._changes.lacks_variables, None
+            is_computed, logs = self._unsaved is not None or self._changes.lacks_variables, None
             if is_computed:
-                with self._changes.traced(saved if is_first else None):
+                with self._noting(saved):
                     logs = self._function(iterator)
             self._logs = replay.logs(logs, is_computed=is_computed)
         return self._logs
+
+    @contextlib.contextmanager
+    def _noting(self, saved: Any = None) -> Iterator[None]:
+        """Notes what a step makes and traces, or in a replay has it trace what was saved."""
+        if self._unsaved is None:
+            with self._changes.traced():
+                yield
+            return
+        before = self._variables()
+        with self._changes.traced(saved):
+            yield
+        self._changes.note_made(before, self._variables())
+
+    def _variables(self) -> list[str]:
+        self._fit.state.find_variables()
+        return [*self._fit.state.variables]
 
     def _end_replay(self, replay: Replay) -> None:
         goal, consumed = replay.goal, self._position.consumed

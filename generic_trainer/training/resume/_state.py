@@ -39,6 +39,7 @@ Variables: TypeAlias = dict[str, Any]
 Tensors: TypeAlias = dict[str, tf.Tensor]
 _KINDS = (tf.Variable, *TABLES)
 WEIGHTS = "weights/"
+OF_CALLBACKS = "training/callbacks"
 TRAINABLE = "trainable"
 _PLAIN = {type(None), bool, int, float, str}  # not classes derived from them: no data
 _CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")  # legacy optimizers of Keras 2 hide them
