@@ -291,12 +291,13 @@ def _far_values(name: str, cells: Sequence[str]) -> str | None:
     distinct = np.unique(numbers)
     if len(distinct) <= _FEWEST_NEAR:
         return None
-    gaps = np.diff(distinct)
+    with np.errstate(over="ignore"):
+        gaps = np.diff(distinct)
     parts = np.split(distinct, [int(gaps.argmax()) + 1])
     far, near = sorted(parts, key=len)
-    if len(near) < _FEWEST_NEAR or gaps.max() <= _FAR * np.ptp(near):
-        return None
     count = int(np.isin(numbers, far).sum())
+    if len(near) < _FEWEST_NEAR or gaps.max() <= _FAR * np.ptp(near) or 2 * count > len(numbers):
+        return None
     values = listed([f"{value:.15g}" for value in far])
     return (
         f"{name!r} has {values} in {count:,} of {len(cells):,} cells, and all others are between "

@@ -254,8 +254,9 @@ def composed_names(tree: ast.AST) -> set[str]:
             if _name(node.func) in _IMPORTERS and not is_whole and "." not in start:
                 starts.add(start)
     others = (_name(node) for node in nodes if node not in called)
-    loads = any(_name(node) in _LOADERS for node in nodes)
-    return starts | {"" for name in others if loads or name in _IMPORTERS}
+    if any(name in _IMPORTERS for name in others) or any(_name(n) in _LOADERS for n in nodes):
+        starts.add("")
+    return starts
 
 
 def _name(node: ast.AST) -> str:

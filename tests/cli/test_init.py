@@ -126,7 +126,7 @@ def test_a_project_fits_the_table(
     assert cli.main(words_of_call) == 0
 
     module = (folder / "trainer.py").read_text(encoding="utf-8")
-    assert len(module.splitlines()) <= 165
+    assert len(module.splitlines()) <= 170
     constants = {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(module).body
@@ -333,6 +333,7 @@ def test_numbers_that_begin_with_zero_are_named(
         ([[1, 2, 3, 5, -99, -98][row % 6] for row in range(80)], "'x' has -99, -98 in 26 of 80"),
         ([*range(40), *range(39), 99999999], "'x' has 99999999 in 1 of 80 cells, and all others"),
         ([1000 * 1.2**row for row in range(80)], None),
+        ([row % 5 + 1000 * (row % 5 // 2) for row in range(80)], None),
         ([*[0] * 76, 1, 2, 1, 4], None),
         ([*["inf", "-inf"], *["1e308"] * 77, 1], None),
         ([0] * 78 + [1, 1], None),
@@ -371,6 +372,8 @@ def test_whole_numbers_may_be_categories(tmp_path: Path) -> None:
     assert module["COLUMNS"] == {"numbers": ["store", "day"]}
     stores = module["filled"](tf.constant([[5], [12]], tf.int64), "categories")
     assert stores.numpy().tolist() == [[b"5"], [b"12"]]
+    texts = tf.constant([["5"], ["1.5"]])
+    assert module["filled"](texts, "numbers").numpy().tolist() == [[5.0], [1.5]]
     days = tf.SparseTensor([[1, 0]], tf.constant([2], tf.int64), [2, 1])
     assert module["filled"](days, "categories").numpy().tolist() == [[b""], [b"2"]]
 
