@@ -182,13 +182,13 @@ def _numbers(logs: Any) -> dict[str, float]:
 def _watched_fit(
     watch: _Watch, run_dir: str, keras: ModuleType, arguments: dict[str, Any]
 ) -> Iterator[None]:
+    log = os.path.abspath(os.path.join(run_dir, _LOG_FILE))
     for callback in tf.nest.flatten(arguments.get("callbacks") or ()):
-        path = getattr(callback, "filename", None)  # of a CSVLogger, which empties the file
-        log = os.path.abspath(os.path.join(run_dir, _LOG_FILE))
+        path = getattr(callback, "filename", None)  # of a CSVLogger, which may empty the file
         if isinstance(path, str) and os.path.abspath(path) == log:
             _logger.warning(
-                "%s writes into %s, which is the log of this run as well: its beginning is lost. "
-                "Give the file another name, such as history.csv.",
+                "%s writes into %s, which is the log of this run as well: each may lose what the "
+                "other has written. Give the file another name, such as history.csv.",
                 type(callback).__name__,
                 path,
             )

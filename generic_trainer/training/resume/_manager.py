@@ -165,7 +165,7 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         Args:
             step: the progress of the run; must not be below that of an existing good checkpoint.
             write: is called with an empty directory and writes files into it.
-            metadata: anything that JSON can hold, and numbers of NumPy's.
+            metadata: anything that JSON can hold, and as values numbers of NumPy's.
 
         Raises:
             ConfigurationError: a checkpoint of a later step exists, so the run did not resume.
@@ -182,12 +182,9 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
     def save_beside(
         self, step: int, write: Callable[[str], Any], metadata: Mapping[str, Any] | None = None
     ) -> None:
-        """Saves a checkpoint while training continues; see `save`.
+        """Saves a checkpoint while training continues; see `save`, whose errors `wait` raises.
 
-        Args:
-            step: see `save`.
-            write: likewise. It is called in a thread, and must need nothing that training changes.
-            metadata: see `save`.
+        `write` is called in a thread, and must need nothing that training changes.
         """
         self.wait()
         if self._writes:
@@ -284,8 +281,9 @@ class CheckpointManager(contextlib.AbstractContextManager["CheckpointManager"]):
         saved = self.latest()
         if saved is None:
             return None
-        folder = self._resources.enter_context(unlike_a_pattern(saved.path))
-        path = os.path.join(folder, _OBJECTS)
+        # Open as long as the manager: variables that are made later are read then.
+        readable = self._resources.enter_context(unlike_a_pattern(saved.path))
+        path = os.path.join(readable, _OBJECTS)
         with fitting(saved.path):
             # First, as it builds them: what Keras 3 makes after `read`, some layers have twice.
             for folder, state in _partly_saved(objects, saved.path):

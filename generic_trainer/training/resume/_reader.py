@@ -120,10 +120,17 @@ def has_snapshot(iterator: tf.data.Iterator) -> bool:
     To take the state of an iterator that writes them leaves files that nobody can read: so does
     `tf.train.Checkpoint(iterator=...)` with TensorFlow alone.
     """
-    if iterator not in _with_snapshot:  # to look takes as long as copying data that are in memory
-        kinds = _operations(iterator)
-        _with_snapshot[iterator] = any(kind.startswith("SnapshotDataset") for kind in kinds)
+    if iterator not in _with_snapshot:
+        # In Python's objects: the graph has all data that are in memory.
+        data = (part for _, part in walk(internals.TF_ITERATOR_DATASET.of(iterator)))
+        _with_snapshot[iterator] = any(map(_is_snapshot, data))
     return _with_snapshot[iterator]
+
+
+def _is_snapshot(part: Any) -> bool:
+    if isinstance(part, tf.types.experimental.ConcreteFunction):
+        return any(op.type.startswith("SnapshotDataset") for op in part.graph.get_operations())
+    return isinstance(part, tf.data.Dataset) and "Snapshot" in type(part).__name__
 
 
 def shuffles_within_a_pass(iterator: Any, is_over: bool) -> bool:

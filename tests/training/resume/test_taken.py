@@ -183,12 +183,18 @@ def test_variables_of_objects_are_found_wherever_these_keep_their_attributes(kin
 
 
 @pytest.mark.parametrize("passes", [1, None])
+@pytest.mark.parametrize("within", [False, True])
 def test_a_snapshot_that_is_being_written_is_not_disturbed(
-    passes: int | None, tmp_path: Path
+    within: bool, passes: int | None, tmp_path: Path
 ) -> None:
     """TensorFlow writes files that it cannot read, if the state of their iterator is taken."""
-    rows = tf.data.Dataset.range(64).snapshot(str(tmp_path))
-    iterator = iter(rows.repeat(passes).batch(4))
+    rows = tf.data.Dataset.range(64)
+    if within:
+        one = tf.data.Dataset.from_tensors(0)
+        rows = one.flat_map(lambda _: tf.data.Dataset.range(64).snapshot(str(tmp_path)))
+    else:
+        rows = rows.snapshot(str(tmp_path))
+    iterator = iter(rows.repeat(passes).shuffle(1).batch(4).prefetch(1))
     for batch in range(1, 17):
         next(iterator)
         assert take_position(iterator, batch, batch, is_last=True) == {}
