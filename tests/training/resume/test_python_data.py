@@ -160,3 +160,34 @@ def test_what_the_data_keep_for_themselves_is_named(
     assert "start anew" not in caplog.text
     trained(keras, sequence, tmp_path, 0)
     assert "Generators of the data's own, such as default_rng" in caplog.text
+
+
+def test_data_of_a_fit_that_ended_after_an_epoch_learn_of_all_ends_once_more(
+    keras: Any, tmp_path: Path
+) -> None:
+    class Counting(keras.utils.Sequence):
+        ends = 0
+
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> tuple[Any, Any]:
+            return X[:2], X[:2]
+
+        def on_epoch_end(self) -> None:
+            self.ends += 1
+
+    class Stopping(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = epoch == 2
+
+    def ended() -> tuple[int, bool]:
+        data, model = Counting(), keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+        callbacks = [*training.resume_callbacks(fn_args(tmp_path)), Stopping()]
+        model.fit(data, epochs=5, verbose=0, callbacks=callbacks)
+        return data.ends, model.stop_training
+
+    first = ended()
+    assert first[1]
+    assert ended() == first
