@@ -815,6 +815,26 @@ def test_the_newer_file_of_two_fits_comes_along_unless_the_new_run_has_its_own(
     assert (runs["third"] / "both").read_text() == "of the third"
 
 
+def test_a_file_of_an_earlier_run_is_copied_once_unless_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for directory in (first, second):
+        directory.mkdir()
+    (first / "best").write_text("old")
+    copied = []
+    copy_tree = _callback_files.copy_tree
+    monkeypatch.setattr(
+        _callback_files, "copy_tree", lambda *paths: copied.append(copy_tree(*paths))
+    )
+    for _ in range(3):
+        _callback_files.bring_files(str(first), str(second))
+    assert len(copied) == 1
+    (first / "best").write_text("newer")
+    _callback_files.bring_files(str(first), str(second))
+    assert (second / "best").read_text() == "newer"
+
+
 @pytest.mark.parametrize("earlier", ["kept", "failed"])
 def test_files_of_the_user_come_along_whatever_paths_callbacks_make(
     tmp_path: Path, keras: Any, earlier: str
