@@ -142,6 +142,44 @@ def test_paths_anywhere_in_callbacks_are_named_if_they_change(
     assert f"{name.get(place, '.best')}" in caplog.text and "constant" not in caplog.text
 
 
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize("kind", ["object", "number", "variable", "array"])
+def test_only_what_is_lost_beside_a_path_is_named_whatever_else_is_there(
+    caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    class Number(Unprintable, float):
+        pass
+
+    variable, array = tf.Variable(1.0), np.zeros(2)
+    parts = {"object": Unprintable(), "number": Number(1), "variable": variable, "array": array}
+    state = CallbackState([types.SimpleNamespace(held={"file": "a/b", "part": parts[kind]})])
+    state.values()
+    variable.assign(2.0)
+    array += 1
+    state.values()
+    assert ("held" in caplog.text) == (kind == "array")
+
+
+def test_paths_of_two_callbacks_of_one_class_are_not_mistaken_for_changes(
+    caplog: pytest.LogCaptureFixture, keras: Any
+) -> None:
+    def writing(file: str) -> Any:
+        lines = [file]
+        return keras.callbacks.LambdaCallback(on_epoch_end=lambda *args: lines.append("end"))
+
+    callbacks = [writing("a/b"), writing("a/c")]
+    state = CallbackState(callbacks)
+    state.values()
+    assert not caplog.text
+    callbacks[0].on_epoch_end(0, {})
+    state.values()
+    assert "LambdaCallback" in caplog.text
+
+
 class Kind(enum.IntEnum):
     LATE = 1
 
