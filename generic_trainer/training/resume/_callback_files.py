@@ -20,8 +20,9 @@ _OURS = re.compile(
 
 _logger = logging.getLogger(__name__)
 
-# Path of a file of this run that an earlier fit of this process has brought → size and time of it.
-_brought: dict[str, tuple[int, int]] = {}
+# Path of a file of this run that an earlier fit of this process has brought → size and time of it,
+# and the path, size and time of what it is a copy of.
+_brought: dict[str, tuple[tuple[int, int], tuple[str, int, int]]] = {}
 
 
 def bring_files(earlier: str, run_dir: str) -> None:
@@ -41,9 +42,13 @@ def bring_files(earlier: str, run_dir: str) -> None:
         if _OURS.fullmatch(name) or not _is_plain_file(file, source):
             continue
         try:
-            if not gfile().exists(target) or _brought.get(target) == _size_and_time(target):
-                copy_tree(file, target)
-                _brought[target] = _size_and_time(target)
+            given = file, *_size_and_time(file)
+            if gfile().exists(target):
+                brought, copied = _brought.get(target, (None, None))
+                if copied == given or brought != _size_and_time(target):
+                    continue
+            copy_tree(file, target)
+            _brought[target] = _size_and_time(target), given
         except (OSError, tf.errors.OpError) as error:  # one that the fit needs will be missed
             _logger.warning("%s of the earlier run could not be copied: %s", file, error)
 

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import copy
+import datetime
 import itertools
 import logging
 import zlib
@@ -24,6 +25,8 @@ from generic_trainer.training.resume._randomness import is_generator, set_state_
 
 _CONTAINERS = (list, dict, set, collections.deque)
 _STATES = (dict, tuple, np.ndarray)  # of generators
+# What is compared beside paths. Variables are saved with the model, and other objects never are.
+_COMPARED = (str, bytes, int, float, complex, np.ndarray, np.generic, tf.Tensor, datetime.date)
 _MANY_MEMBERS = 100_000
 _LARGE_BYTES = 1 << 20
 _MOST_COMPARED_BYTES = 16 << 20  # at each checkpoint
@@ -53,7 +56,7 @@ class CallbackState:
         self._run_dir = run_dir
         self._callbacks = callbacks
         self._clocks = [ClockReadings(callback, since or now()) for callback in callbacks]
-        self._paths = dict(self._with_paths())
+        self._paths = {key: held for key, _, held in self._with_paths()}
         around = [(callback, *item) for callback in callbacks for item in cells_of(callback)]
         cells = [cell for _, _, cell, _ in around]
         # Numbers and texts of objects and classes, which are saved if the fit changes them.
@@ -83,13 +86,14 @@ class CallbackState:
     def values(self) -> list[Any]:
         """Returns the present state as plain data."""
         if not self._is_logged:
-            changed = [name for name, held in self._with_paths() if self._paths.get(name) != held]
+            now_held = self._with_paths()
+            changed = [name for key, name, held in now_held if self._paths.get(key) != held]
             self._is_logged = bool(changed)
             if changed:
                 _logger.warning(
                     "If this fit is resumed, these attributes of callbacks and variables around "
                     "their functions start anew, because they hold paths (texts with a slash): %s",
-                    ", ".join(changed),
+                    ", ".join(dict.fromkeys(changed)),  # a container of their class is one
                 )
         return [
             self._run_dir,
@@ -183,14 +187,16 @@ class CallbackState:
         flat: Any = array.ravel(order="K") if array.flags.forc else array.flat
         return zlib.crc32(flat[:: self._stride].tobytes())
 
-    def _with_paths(self) -> Iterator[tuple[str, str]]:
-        for callback in self._callbacks:
+    def _with_paths(self) -> Iterator[tuple[tuple[int, str], str, str]]:
+        """Yields a key of what holds paths, its name, and a text of what is compared."""
+        for number, callback in enumerate(self._callbacks):
             kind = type(callback).__name__
             around = [(name, content_of(cell)) for name, cell, _ in cells_of(callback)]
             around = [(name, value) for name, value in around if not _is_large(value)]
             for name, value in [*_of_classes(callback).items(), *vars(callback).items(), *around]:
                 if _holds_path(value):
-                    yield f"{kind}.{name}", repr(value)
+                    held = repr([_text(leaf) for leaf in _leaves(value)])
+                    yield (number, name), f"{kind}.{name}", held
 
 
 def numbers_of(logs: Any) -> list[np.ndarray] | None:
@@ -256,6 +262,7 @@ def _restored(own: Any, value: Any, placed: dict[int, Any]) -> Any:
             more. After `self.last = self.best = []`, two saved ones must not share the one here.
     """
     if is_generator(own) and isinstance(value, (type(own), *_STATES)):
+        # A state alone is one of TensorFlow's, or comes from a checkpoint of an earlier version.
         set_state_of(own, state_of(value) if is_generator(value) else value)
         return own
     if not isinstance(value, _CONTAINERS):
@@ -333,6 +340,12 @@ def _holds_path(value: Any) -> bool:
 
 def _is_path(leaf: Any) -> bool:
     return isinstance(leaf, str) and "/" in leaf
+
+
+def _text(leaf: Any) -> str:
+    with contextlib.suppress(Exception):  # of a user's class that is derived from one of these
+        return repr(leaf) if isinstance(leaf, _COMPARED) else ""
+    return ""
 
 
 def _arrays(value: Any) -> Iterator[np.ndarray]:

@@ -179,8 +179,10 @@ class Changes:
             if differing and is_repeated:
                 self._make_optimizer(saved.get("attributes", {}))
             yield
-        self._traced, self._is_traced = saved.get("traced", self._traced), True
-        if "traced" in saved and saved["is_made_anew"] and not self._model.run_eagerly:
+        # Earlier versions noted no traces: what a step made anew has is known at the next one.
+        self._traced = saved.get("traced", self._traced)
+        self._is_traced = len(self._traced) > 1
+        if self._is_traced and saved["is_made_anew"] and not self._model.run_eagerly:
             self._sets = {**self._attributes, **self._traced[-1]}
         if differing and not is_repeated and not self._is_restored:
             self._is_restored = True

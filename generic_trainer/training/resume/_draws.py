@@ -39,6 +39,7 @@ class Draws:
         self._ends: dict[float, bytes] = {}
         self._noted: dict[float, bytes] = {}  # likewise of the last epoch, if a pass begins next
         self._is_known = self.of_python = self.reads_all = self._reads_passes = False
+        self._own = b""  # the state of this worker, if it has got another before the data are known
 
     def values(self) -> dict[str, Any]:
         """Returns plain data for a checkpoint."""
@@ -62,6 +63,8 @@ class Draws:
         if not self._is_known:
             self.of_python = is_of_python(iterator)
             self._is_known = True
+            if not self.of_python and self._own:
+                set_random_state(self._model, unpickled_data(self._own), in_all_workers=True)
             # A thread that reads ahead must not draw any more when the next state is set; and
             # shuffles of TensorFlow draw while their buffers are filled.
             self.reads_all = self.of_python
@@ -110,7 +113,8 @@ class Draws:
         if (self.of_python or not self._is_known) and state:
             # All workers of this strategy read the same batches; others may draw their own.
             is_common = isinstance(self._model.distribute_strategy, DataParallelStrategy)
-            is_common = is_common and self.of_python
+            if is_common and not self._is_known:
+                self._own = self._own or _state()
             set_random_state(self._model, unpickled_data(state), in_all_workers=is_common)
 
 

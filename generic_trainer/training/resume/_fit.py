@@ -281,10 +281,10 @@ class Resume(OfEitherKeras):
                 raise data_differ()
             if self._position.done:
                 self._restore()  # other callbacks may have changed the weights once more
-                self.model.stop_training = self._position.stopped
+                self.model.stop_training = self._position.stops_after
             elif self._position.steps:
                 self._position.epochs = self.params["epochs"]
-                self._position.done, self._position.stopped = True, self.model.stop_training
+                self._position.done, self._position.stops_after = True, self.model.stop_training
                 self._save(wait=True)
             if self._position.done:
                 note_end(self._directory, self._run_dir)

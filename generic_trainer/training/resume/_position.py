@@ -16,6 +16,7 @@ class Position:
             epochs.
         done: whether `fit` has ended.
         stopped: whether a callback has ended training after this batch.
+        stops_after: whether one had when `fit` ended: at the end of an epoch, too.
         epochs: that `fit` was to train; None until it has ended.
         of_epoch: batches of an epoch, as far as Keras knows their number before it.
         first: the epoch that `fit` began with, as Keras counts.
@@ -29,6 +30,7 @@ class Position:
     consumed: int = 0
     done: bool = False
     stopped: bool = False
+    stops_after: bool = False
     epochs: int | None = None
     of_epoch: int | None = None
     first: int = 0

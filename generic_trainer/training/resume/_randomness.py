@@ -49,8 +49,11 @@ _logger = logging.getLogger(__name__)
 
 
 def is_generator(thing: Any) -> bool:
-    """Returns whether something is a generator of Python's, NumPy's or TensorFlow's."""
-    return isinstance(thing, _GENERATORS)
+    """Returns whether something is a generator of Python's, NumPy's or TensorFlow's.
+
+    One that draws from the operating system has no state.
+    """
+    return isinstance(thing, _GENERATORS) and not isinstance(thing, random.SystemRandom)
 
 
 def state_of(generator: Any) -> Any:

@@ -10,6 +10,8 @@ import pytest
 from generic_trainer import training
 from generic_trainer._core.keras import is_keras_3
 from generic_trainer.errors import TrainingError
+from generic_trainer.training.resume._changes import Changes
+from generic_trainer.training.resume._state import set_attributes
 from tests.training.resume.fits import Ended, ending, fn_args, ones, values
 
 
@@ -147,3 +149,36 @@ def test_a_fit_that_a_callback_compiled_otherwise_has_its_weights_once_it_has_en
     caplog.clear()
     assert run() == trained
     assert "later evaluations and fits use what run_fn compiles" in caplog.text
+
+
+@pytest.mark.parametrize("noted", [{}, {"traced": [{}]}])
+def test_a_step_made_anew_that_a_checkpoint_has_no_traces_of_is_noted_once_it_is_traced(
+    keras: Any, noted: dict[str, Any]
+) -> None:
+    def resumed(saved: dict[str, Any]) -> tuple[Changes, bool]:
+        """Returns the changes of a resumed fit, and whether its step anew is traced thawed."""
+        layer = keras.layers.Dense(1)
+        model = keras.Sequential([keras.Input([1]), layer])
+        layer.trainable = False
+        model.compile("sgd", "mse")
+        changes = Changes(model)
+        with changes.traced(saved):
+            pass
+        with changes.restored(saved, "path", is_done=False):
+            set_attributes(model, saved["attributes"])
+            changes.step_is_made_anew()
+        with changes.traced():
+            is_thawed = layer.trainable
+        return changes, is_thawed
+
+    layer = keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input([1]), layer])
+    layer.trainable = False
+    model.compile("sgd", "mse")
+    changes = Changes(model)
+    layer.trainable = True
+    changes.step_is_made_anew()
+    earlier = {key: value for key, value in changes.values().items() if key != "traced"}
+    later, is_thawed = resumed({**earlier, **noted})
+    assert is_thawed
+    assert resumed(later.values())[1]

@@ -142,6 +142,44 @@ def test_paths_anywhere_in_callbacks_are_named_if_they_change(
     assert f"{name.get(place, '.best')}" in caplog.text and "constant" not in caplog.text
 
 
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize("kind", ["object", "number", "variable", "array"])
+def test_only_what_is_lost_beside_a_path_is_named_whatever_else_is_there(
+    caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    class Number(Unprintable, float):
+        pass
+
+    variable, array = tf.Variable(1.0), np.zeros(2)
+    parts = {"object": Unprintable(), "number": Number(1), "variable": variable, "array": array}
+    state = CallbackState([types.SimpleNamespace(held={"file": "a/b", "part": parts[kind]})])
+    state.values()
+    variable.assign(2.0)
+    array += 1
+    state.values()
+    assert ("held" in caplog.text) == (kind == "array")
+
+
+def test_paths_of_two_callbacks_of_one_class_are_not_mistaken_for_changes(
+    caplog: pytest.LogCaptureFixture, keras: Any
+) -> None:
+    def writing(file: str) -> Any:
+        lines = [file]
+        return keras.callbacks.LambdaCallback(on_epoch_end=lambda *args: lines.append("end"))
+
+    callbacks = [writing("a/b"), writing("a/c")]
+    state = CallbackState(callbacks)
+    state.values()
+    assert not caplog.text
+    callbacks[0].on_epoch_end(0, {})
+    state.values()
+    assert "LambdaCallback" in caplog.text
+
+
 class Kind(enum.IntEnum):
     LATE = 1
 
@@ -813,6 +851,26 @@ def test_the_newer_file_of_two_fits_comes_along_unless_the_new_run_has_its_own(
     _callback_files.bring_files(str(runs["second"]), str(runs["third"]))
     assert (runs["third"] / "best").read_text() == "second"
     assert (runs["third"] / "both").read_text() == "of the third"
+
+
+def test_a_file_of_an_earlier_run_is_copied_once_unless_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for directory in (first, second):
+        directory.mkdir()
+    (first / "best").write_text("old")
+    copied = []
+    copy_tree = _callback_files.copy_tree
+    monkeypatch.setattr(
+        _callback_files, "copy_tree", lambda *paths: copied.append(copy_tree(*paths))
+    )
+    for _ in range(3):
+        _callback_files.bring_files(str(first), str(second))
+    assert len(copied) == 1
+    (first / "best").write_text("newer")
+    _callback_files.bring_files(str(first), str(second))
+    assert (second / "best").read_text() == "newer"
 
 
 @pytest.mark.parametrize("earlier", ["kept", "failed"])

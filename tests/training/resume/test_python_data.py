@@ -3,6 +3,7 @@
 import functools
 import random
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ import tensorflow as tf
 
 from generic_trainer import training
 from generic_trainer.training import resume
+from generic_trainer.training.distributed import DataParallelStrategy
+from generic_trainer.training.resume import _randomness
+from generic_trainer.training.resume._draws import Draws
 from tests.training.resume.fits import Ended, ending, fn_args, values
 
 X = np.arange(12, dtype=np.float32)[:, None] / 12
@@ -160,3 +164,58 @@ def test_what_the_data_keep_for_themselves_is_named(
     assert "start anew" not in caplog.text
     trained(keras, sequence, tmp_path, 0)
     assert "Generators of the data's own, such as default_rng" in caplog.text
+
+
+def test_data_of_a_fit_that_ended_after_an_epoch_learn_of_all_ends_once_more(
+    keras: Any, tmp_path: Path
+) -> None:
+    class Counting(keras.utils.Sequence):
+        ends = 0
+
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> tuple[Any, Any]:
+            return X[:2], X[:2]
+
+        def on_epoch_end(self) -> None:
+            self.ends += 1
+
+    class Stopping(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = epoch == 2
+
+    def ended() -> tuple[int, bool]:
+        data, model = Counting(), keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+        callbacks = [*training.resume_callbacks(fn_args(tmp_path)), Stopping()]
+        model.fit(data, epochs=5, verbose=0, callbacks=callbacks)
+        return data.ends, model.stop_training
+
+    first = ended()
+    assert first[1]
+    assert ended() == first
+
+
+@pytest.mark.parametrize("kind", ["of Python", "of TensorFlow"])
+def test_all_workers_shuffle_what_they_read_before_the_first_pass_as_the_chief_had(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = object.__new__(DataParallelStrategy)
+    data = tf.data.Dataset.range(1)
+    if kind == "of Python":
+        data = DATASETS["generator"](functools.wraps(float)(lambda each: each))
+    chief, other = (Draws(types.SimpleNamespace(distribute_strategy=strategy)) for _ in range(2))
+    random.seed(1)
+    chief.begin_epoch(0, is_replayed=False)
+    drawn = random.random()
+    chief.begin_pass(iter(data), is_replayed=False)
+    expected = random.random()
+    monkeypatch.setattr(_randomness, "is_chief", lambda: False)
+    random.seed(2)
+    own = random.Random(2).random()
+    other.restore(chief.values())
+    other.begin_epoch(0, is_replayed=True)
+    assert random.random() == drawn
+    other.begin_pass(iter(data), is_replayed=True)
+    assert random.random() == (expected if kind == "of Python" else own)

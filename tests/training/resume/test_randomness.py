@@ -138,6 +138,20 @@ def test_a_generator_that_a_callback_gives_up_is_given_up() -> None:
     assert second.rng is None
 
 
+def test_generators_without_a_state_are_left_alone() -> None:
+    class Holder:
+        shared = random.SystemRandom()
+
+        def __init__(self) -> None:
+            self.rng, self.held = random.SystemRandom(), [random.SystemRandom()]
+            self.function = lambda rng=self.rng: rng.random()
+
+    first, second = Holder(), Holder()
+    kept = second.rng
+    CallbackState([second]).assign(CallbackState([first]).values(), "path")
+    assert second.rng is kept
+
+
 def test_state_is_read_and_set_where_code_of_tensorflow_1_disabled_eager_execution() -> None:
     generator = tf.random.Generator.from_seed(3)
     with tf.Graph().as_default():
