@@ -36,6 +36,7 @@ _HALF_STEP = 2e-3
 _MIXED = 0.25
 # What rounding leaves of numbers around 1 that cancel out, with room.
 _ROUNDED = 1e-5
+_FAR = 10  # times the usual size of a column
 Outputs = dict[str, np.ndarray]
 Kind = Literal["error", "NaN", "infinite"]
 
@@ -315,7 +316,10 @@ def _in_a_column(actual: np.ndarray, expected: np.ndarray, batch: np.ndarray) ->
     # One number that is far from the others widens neither the tolerance of a column for them.
     least, low, high, greatest = (_at(columns, share) for share in (0.0, 0.25, 0.75, 1.0))
     spread = np.where(high > low, 2 * (high - low), greatest - least)
-    atol = np.fmax(np.fmax(spread / 10, _ROUNDED * _usual_sizes(columns)), _ROUNDED)
+    usual, sizes = _usual_sizes(columns), _sizes(expected)
+    atol = np.fmax(np.fmax(spread / 10, _ROUNDED * usual), _ROUNDED)
+    # The far number itself, such as that of an exponential function, may be less precise.
+    atol = np.where(sizes > _FAR * usual, np.fmax(atol, _TOLERANCE[4] * sizes), atol)
     change, _, _ = deviation(actual, expected, atol, _ROUNDED)
     if not change:
         return ""
@@ -377,7 +381,8 @@ def _gaps(
     a = _numbers(actual)
     b = _numbers(expected)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
-    gap = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+    with np.errstate(invalid="ignore"):  # of two infinities
+        gap = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
     return gap, gap - atol - rtol * _sizes(b)
 
 

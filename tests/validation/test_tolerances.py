@@ -110,7 +110,9 @@ def test_a_row_is_not_compared_in_the_size_of_one_huge_row(largest: float) -> No
     scores = Scores(feed, {"y": beside}, {"y": beside}, {"y": beside}, ())
     found, certain = scores.differs("y", beside[-2:-1], beside[:1])
     assert "column 1" in found and not certain
-    assert not scores.differs("y", beside[:1] * np.float32(1 + 2e-6), beside[:1])[0]
+    for row, factor in ((0, 2e-6), (-1, 2e-4)):
+        rows = beside[[row]]
+        assert not scores.differs("y", rows * np.float32([1.0, 1.0 + factor]), rows)[0]
 
 
 def test_a_row_that_is_padded_less_than_its_batch() -> None:
