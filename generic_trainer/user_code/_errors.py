@@ -41,6 +41,8 @@ _RELATIVE_IMPORT = re.compile(r"\bfrom\s*\.")
 _NOT_IN_VOCABULARY = re.compile("When `num_oov_indices=0` all inputs should be in vocabulary")
 _OF_NONE = re.compile(r"\bNoneType\b")
 _DIMENSION = re.compile("shape|dim")
+_VALUE_OF = re.compile(r"\b(\w+)\.value\b")
+_LOOP = re.compile(r"\bfor (\w+) in (.+)")
 _STEPS = re.compile(r"\.((?:train|eval)_steps)\b")
 
 
@@ -208,8 +210,20 @@ def _name_of_tensorflow_1(error: BaseException) -> str:
 
 def _is_dimension_value(error: AttributeError) -> bool:
     """Whether an error is that of `.value` of a dimension, which may be unknown."""
-    is_none = error.obj is None and _DIMENSION.search(_line_of(error))
-    return error.name == "value" and (type(error.obj) is int or bool(is_none))
+    if error.name != "value" or error.obj is not None:
+        return error.name == "value" and type(error.obj) is int
+    *_, (frame, line) = [(None, 0), *traceback.walk_tb(error.__traceback__)]
+    if frame is None:
+        return False
+    source = _source(frame, line)
+    # The loop over a shape may be in other lines of the function than the use of its dimensions.
+    code = frame.f_code
+    lines = linecache.getlines(code.co_filename, frame.f_globals)[
+        code.co_firstlineno - 1 : line + 1
+    ]
+    names = _VALUE_OF.findall(source)
+    loops = [loop for name, loop in _LOOP.findall("".join(lines)) if name in names]
+    return any(map(_DIMENSION.search, (source, *loops)))
 
 
 def _is_relative_import(error: BaseException) -> bool:

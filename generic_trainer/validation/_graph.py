@@ -8,6 +8,7 @@ that restore the variables.
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
@@ -75,6 +76,11 @@ class Node:
     def served(self) -> bool:
         """Whether a signature or the initialisation can reach it."""
         return self.when == "served"
+
+    @property
+    def size(self) -> int:
+        """How many values a constant has; 1 for other ops."""
+        return math.prod(dim.size for dim in self.proto.attr["value"].tensor.tensor_shape.dim)
 
     @property
     def where(self) -> str:
@@ -165,18 +171,26 @@ class Graph:
             place: self.placed[place] for place in reached(places, onward) if place in self.placed
         }
 
-    def computing(self, tensors: Iterable[str]) -> set[Place]:
+    def computing(
+        self, tensors: Iterable[str], through: Container[str] | None = None
+    ) -> set[Place]:
         """Returns the places that give tensors of the graph itself their values.
 
         Of a function, only the nodes count from which the needed outputs are computed.
+
+        Args:
+            tensors: of the graph itself.
+            through: the ops whose inputs are followed, beside calls of functions; None for all.
         """
 
         def sources(tensor: tuple[str, str]) -> Iterator[tuple[str, str]]:
             function, text = tensor
             if (node := self.placed.get((function, node_name(text)))) is None:
                 return  # an argument; the inputs of the call are followed
-            yield from ((function, source) for source in node.input if source[0] != "^")
-            for name in self.functions.keys() & functions_of(node):
+            called_by_it = self.functions.keys() & functions_of(node)
+            if through is None or called_by_it or node.op in through:
+                yield from ((function, source) for source in node.input if source[0] != "^")
+            for name in called_by_it:
                 called = self.functions[name]
                 outputs = [called.ret[output.name] for output in called.signature.output_arg]
                 if _CALLS.fullmatch(node.op):

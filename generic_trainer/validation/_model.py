@@ -46,6 +46,11 @@ OTHER_SUFFIXES = frozenset(
 )
 PREPROCESSING = "transform_"  # TFX's names: transform_features, transform_labels
 _DEFAULTS = frozenset({"serving_default", "predict"})  # TFMA prefers the latter
+# Ops of whole numbers, of which those that were rounded from floats remain so.
+_ROUNDED = HANDS_ON | {
+    "Abs", "Add", "AddN", "AddV2", "Cast", "FloorDiv", "Maximum", "Minimum", "Mul", "Neg", "Select",
+    "SelectV2", "Sub", "Sum",
+}  # fmt: skip
 _SHAPES = {"Rank", "Shape", "ShapeN", "Size"}  # of tensors, whose values do not matter
 _INIT_OP_SIGNATURE = "__saved_model_init_op"
 
@@ -215,8 +220,9 @@ class ModelUnderTest:
         """Returns output → bytes of the smallest floats that it was computed in, if that matters.
 
         They are 2 for the policy mixed_bfloat16 of Keras, of whatever dtype its outputs are, and 4
-        for an output that is cast to float64 or rounded to whole numbers in the end. A table that
-        is merely stored in half precision does not count.
+        for an output that is cast to float64 or rounded to whole numbers in the end; whole numbers
+        that floats only choose, such as keys, are exact. A table that is merely stored in half
+        precision does not count.
         """
         import tensorflow as tf
 
@@ -230,13 +236,22 @@ class ModelUnderTest:
                 for key in ("T", "DstT")
                 if key in node.proto.attr and node.proto.attr[key].type == dtype.as_datatype_enum
             }
+        rounding = {
+            (node.function, node.proto.name)
+            for node in self.nodes
+            if node.op == "Cast" and tf.as_dtype(node.proto.attr["SrcT"].type).is_floating
+        }
         found: dict[str, int] = {}
         for key, output in signature.outputs.items():
             dtype = output.dtype
             is_cast = dtype.is_integer or dtype in (tf.float64, tf.complex128)
             if places[2] or (places[4] and is_cast):
-                computing = self.graph.computing(tensors_of({key: output.info}))
-                if size := next((size for size in (2, 4) if places[size] & computing), 0):
+                tensors = tensors_of({key: output.info})
+                computing = self.graph.computing(tensors)
+                size = next((size for size in (2, 4) if places[size] & computing), 0)
+                if size == 4 and dtype.is_integer:
+                    size *= bool(rounding & self.graph.computing(tensors, _ROUNDED))
+                if size:
                     found[key] = size
         return found
 
@@ -290,6 +305,12 @@ class ModelUnderTest:
             self.budget = shared
 
     @property
+    def asked_for(self) -> set[str]:
+        """The signatures that the contract names, or else the defaults."""
+        named = {spec.name for spec in self.contract.signature_specs}
+        return named.intersection(self.signatures) or {*_DEFAULTS}.intersection(self.signatures)
+
+    @property
     def serving_signatures(self) -> dict[str, Signature]:
         """The signatures that consumers use.
 
@@ -297,8 +318,7 @@ class ModelUnderTest:
         eval config names; all if none of these exists. Others may be anything: a training step,
         labels, metadata.
         """
-        named = {spec.name for spec in self.contract.signature_specs}
-        used = named.intersection(self.signatures) or _DEFAULTS.intersection(self.signatures)
+        used = self.asked_for
         with contextlib.suppress(DataError):  # which `inputs_read` reports
             config = self.evidence.eval_config
             specs = [] if config is None else config.model_specs

@@ -351,13 +351,16 @@ def domain_limits(feature: Any, dtype: str = "") -> list[Any]:
     """Returns the limits of a feature's numeric domain, in order, without meaningless ones."""
     if feature.HasField("bool_domain"):
         return [0, 1]
-    for kind, limit in (("int_domain", _NO_INT_BOUND), ("float_domain", _NO_BOUND)):
+    for kind in ("int_domain", "float_domain"):
         if feature.HasField(kind):
+            is_whole = dtype == "int64"
+            limit = _NO_INT_BOUND if is_whole or kind == "int_domain" else _NO_BOUND
             domain = getattr(feature, kind)
             within = {"min": math.ceil, "max": math.floor}
             bounds = {e: getattr(domain, e) for e in within if domain.HasField(e)}
             known = {end: bound for end, bound in bounds.items() if abs(bound) < limit}
-            return [within[e](b) if dtype == "int64" else b for e, b in known.items()]
+            limits = [within[e](b) if is_whole else b for e, b in known.items()]
+            return limits if limits == sorted(limits) else []  # 0.2..0.8 has no whole number
     return []
 
 

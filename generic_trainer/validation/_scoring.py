@@ -36,6 +36,7 @@ _HALF_STEP = 2e-3
 _MIXED = 0.25
 # What rounding leaves of numbers around 1 that cancel out, with room.
 _ROUNDED = 1e-5
+_FAR = 10  # times the usual size of a column
 Outputs = dict[str, np.ndarray]
 Kind = Literal["error", "NaN", "infinite"]
 
@@ -141,7 +142,8 @@ class Scores:
 
     def varies(self, output: str) -> tuple[str, bool]:
         """Returns the difference of an output between the two calls; see `difference`."""
-        return difference(self.again[output], self.batch[output])
+        precision = self.precision.get(output, DOUBLE)
+        return difference(self.again[output], self.batch[output], None, precision)
 
     def apart(self, output: str, rows: np.ndarray | None = None) -> tuple[float, float]:
         """Returns what share of rows (default: the second call) is how far from the first call."""
@@ -226,6 +228,22 @@ def _sizes(array: np.ndarray) -> np.ndarray:
     return np.nan_to_num(np.abs(_numbers(array)), posinf=0.0)
 
 
+def _usual_sizes(batch: np.ndarray) -> np.ndarray:
+    """Returns the median of the absolute values of each column, without 0; 0 if there are none.
+
+    The largest would be that of a single row, by which all others were judged.
+    """
+    sizes = _sizes(batch)
+    return np.nan_to_num(_at(np.where(sizes > 0, sizes, np.nan), 0.5))
+
+
+def _at(columns: np.ndarray, share: float) -> np.ndarray:
+    """Returns the number that a share of each column is below, NaN aside."""
+    ordered = np.sort(columns, axis=0)  # NaN at the end
+    last = np.maximum(np.isfinite(ordered).sum(axis=0) - 1, 0)
+    return np.take_along_axis(ordered, (last * share).astype(int)[np.newaxis], axis=0)[0]
+
+
 def extent(array: np.ndarray) -> tuple[float, float]:
     """Returns the least and the greatest of real numbers, NaN aside; NaN if there are no others."""
     numbers = array.astype(np.float64)  # bfloat16 cannot be formatted
@@ -265,9 +283,10 @@ def difference(
             atol, rtol = min(
                 strict, (atol, rtol), key=lambda tolerance: tolerance[0] + tolerance[1] * largest
             )
-        if np.ndim(batch) and actual.shape == expected.shape[:1] + batch.shape[1:]:
+        has_columns = np.ndim(batch) and len(batch) and actual.shape[1:] == batch.shape[1:]
+        if has_columns and actual.shape == expected.shape:
             # Where a row is almost 0, larger numbers may have cancelled out, as in other rows.
-            atol = np.maximum(atol, allowed / 100 * _sizes(batch).max(axis=0, initial=0.0))
+            atol = np.maximum(atol, allowed / 100 * _usual_sizes(batch))
     elif precision == _SINGLE and actual.dtype.kind in "iu" and actual.shape == expected.shape:
         gap = np.abs(actual.astype(np.float64) - expected)
         expected = np.where(gap <= _STEP * np.abs(actual.astype(np.float64)), actual, expected)
@@ -293,11 +312,20 @@ def _in_a_column(actual: np.ndarray, expected: np.ndarray, batch: np.ndarray) ->
     if not is_real or batch.ndim < 2 or actual.shape != expected.shape:
         return ""
     columns = np.where(np.isfinite(batch), batch, np.nan).reshape(-1, batch.shape[-1])
-    least, greatest = (extreme.reduce(columns.astype(np.float64)) for extreme in (np.fmin, np.fmax))
-    sizes = np.fmax(np.abs(least), np.abs(greatest))
-    atol = np.fmax(np.fmax((greatest - least) / 10, _ROUNDED * sizes), _ROUNDED)
-    change, _, _ = deviation(actual, expected, atol)
-    return f"in a column of small numbers {change}" if change else ""
+    columns = columns.astype(np.float64)
+    # One number that is far from the others widens neither the tolerance of a column for them.
+    least, low, high, greatest = (_at(columns, share) for share in (0.0, 0.25, 0.75, 1.0))
+    spread = np.where(high > low, 2 * (high - low), greatest - least)
+    usual, sizes = _usual_sizes(columns), _sizes(expected)
+    atol = np.fmax(np.fmax(spread / 10, _ROUNDED * usual), _ROUNDED)
+    # The far number itself, such as that of an exponential function, may be less precise.
+    atol = np.where(sizes > _FAR * usual, np.fmax(atol, _TOLERANCE[4] * sizes), atol)
+    change, _, _ = deviation(actual, expected, atol, _ROUNDED)
+    if not change:
+        return ""
+    excess = _gaps(actual, expected, atol, _ROUNDED)[1]
+    column = np.unravel_index(int(np.argmax(excess)), excess.shape)[-1]
+    return f"in column {column}, of small numbers, {change}"
 
 
 def _common_parts(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -330,9 +358,7 @@ def deviation(
         form = "{:.6g}"
         a = _numbers(actual)
         b = _numbers(expected)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        gap = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
-        excess = gap - atol - rtol * np.nan_to_num(np.abs(b), posinf=0.0)
+        gap, excess = _gaps(a, b, atol, rtol)
     else:
         form = "{}"
         a = actual
@@ -346,6 +372,18 @@ def deviation(
         if a.ndim and len(a) > 1:
             worst += f" (row {np.unravel_index(index, a.shape)[0]})"
     return worst, share, float(gap.max(initial=0.0))
+
+
+def _gaps(
+    actual: np.ndarray, expected: np.ndarray, atol: Any, rtol: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the differences of floats, and by how much they are beyond the tolerance."""
+    a = _numbers(actual)
+    b = _numbers(expected)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):  # of two infinities
+        gap = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+    return gap, gap - atol - rtol * _sizes(b)
 
 
 def dense(value: Any) -> np.ndarray:

@@ -16,6 +16,12 @@ def quoted(project, name: str, line: int, place: str, source: str) -> str:
 PASS = "def run_fn(fn_args): pass\n"
 ESTIMATOR = "import tensorflow as tf\ndef run_fn(fn_args):\n    tf.{}estimator.Estimator(print)\n"
 DIMENSION = "import tensorflow as tf\ndef run_fn(a):\n    tf.zeros([2, 3]).shape[1].value\n"
+DIMENSIONS = """
+def run_fn(a):
+    shape = __import__("tensorflow").TensorShape([None, 3])
+    for size in shape:
+        size.value
+"""
 STEPS = (
     "from types import SimpleNamespace\ndef run_fn(_):\n"
     "    fn_args = SimpleNamespace(train_steps=None, eval_steps=None)\n"
@@ -190,6 +196,11 @@ TRAINING = {
         ("trainer.py", 3, ", in run_fn", "tf.zeros([2, 3]).shape[1].value"),
         ["import tf1 as tf"],
     ),
+    "unknown dimension of TensorFlow 1 in a loop": (
+        {"trainer.py": DIMENSIONS},
+        ("trainer.py", 5, ", in run_fn", "size.value"),
+        ["import tf1 as tf"],
+    ),
 }
 
 
@@ -212,6 +223,7 @@ def test_the_error_quotes_the_line_and_names_a_remedy(project, case):
         "fn_args.estimator",
         "SimpleNamespace(a=1).contrib",
         "dict(a=None)['a'].value",
+        "for one in [None]: one.value",
         "raise RuntimeError('x is only supported when eager execution is enabled')",
     ],
 )

@@ -43,6 +43,8 @@ for name, check, told, make, options in (
         x + tf.data.TFRecordDataset("records").reduce(0.0, lambda n, _: n + 1.0)}), {}),
     ("path_of_another_machine", "absolute_paths", "models/words.txt",
      model(lambda x: {"y": x + "/models/words.txt"}, SERIALIZED), {"status": "warn"}),
+    ("path_of_another_machine_before_a_mask", "absolute_paths", "models/words.txt", model(lambda x:
+        {"y": tf.not_equal(x + "/models/words.txt", "")}, SERIALIZED), {"status": "warn"}),
     ("batch_leakage", "row_independence", "row 0 alone",
      model(lambda x: {"y": x - tf.reduce_mean(x, axis=0)}), {"contract": EVALUATED}),
     ("leakage_from_large_batches_only", "row_independence", "a batch of 7",

@@ -74,7 +74,12 @@ def test_limits_that_say_something() -> None:
         ("bool_domain { }", [0, 1]),
     ):
         assert domain_limits(feature(text)) == expected
-    assert domain_limits(feature("float_domain { min: 0.5 max: 3.7 }"), "int64") == [1, 3]
+    for text, expected in (
+        ("float_domain { min: 0.5 max: 3.7 }", [1, 3]),
+        ("float_domain { min: 0.2 max: 0.8 }", []),
+        ("float_domain { min: 0 max: 1e25 }", [0]),
+    ):
+        assert domain_limits(feature(text), "int64") == expected
 
 
 def test_words_of_a_domain() -> None:

@@ -200,7 +200,23 @@ def test_weights_of_fewer_bits_are_compared_as_such(
     assert measured["largest"] > 1e-3
     stored.assign(stored[::-1])
     report = check(models.save(kept, tmp_path / "wrong"), compared)
-    assert report["parity"].status == "warn", told(report)
+    assert report["parity"].status == ("warn" if dtype.is_integer else "fail"), told(report)
+
+
+@pytest.mark.parametrize("dtype", [tf.int8, tf.uint8, tf.float16, tf.bfloat16])
+def test_one_number_of_fewer_bits_makes_no_quantised_model(
+    dtype: tf.DType, compared: ServingContract, check: Check, tmp_path: Path
+) -> None:
+    module = network()
+    module.first.assign(module.first[::-1])
+
+    def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        one = tf.cast(tf.cast(tf.size(x), dtype) * tf.constant(1, dtype) > 0, tf.float32)
+        return scored(module, x * one)
+
+    kept = models.serving(serve, ROWS, module=module)
+    report = check(models.save(kept, tmp_path / "model"), compared)
+    assert report["parity"].status == "fail", told(report)
 
 
 def _with_nan(content: bytes) -> bytes:

@@ -1,7 +1,6 @@
 """Checks of files: those of the model, and those that the contract names."""
 
 import contextlib
-import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -295,9 +294,9 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
     if spoilt := [name for name in scan.nan if name not in unread]:
         # A table may say by NaN that it knows no value.
         judge = warn if all(map(_TABLE_KEY.search, spoilt)) else fail
-        yield judge(f"NaN in {_quoted(scan.nan)}", remedy, may_be_meant=True)
-    elif scan.nan:
-        message = f"NaN in {_quoted(scan.nan)}, which no signature reads"
+        yield judge(f"NaN in {_quoted(spoilt)}", remedy, may_be_meant=judge is warn)
+    if idle := [name for name in scan.nan if name in unread]:
+        message = f"NaN in {_quoted(idle)}, which no signature reads"
         yield warn(message, f"leave optimizers and metrics out of the export; {remedy}")
     if scan.infinite:
         message = f"infinite values in {_quoted(scan.infinite)}"
@@ -315,9 +314,10 @@ def _nan_constants(model: ModelUnderTest, remedy: str) -> Iterator[Finding]:
     for judge, ops, size in ((fail, _WEIGHED, 0), (warn, _COMBINED, 1)):
         readers = [node for node in model.nodes if node.served and ops.fullmatch(node.op)]
         read = model.graph.upstream_of(readers, HANDS_ON | {"Cast"}) if constants else set()
-        spoilt = [n for n in constants if (n.function, n.proto.name) in read and _size_of(n) > size]
+        spoilt = [n for n in constants if (n.function, n.proto.name) in read and n.size > size]
         if spoilt:
-            yield judge(f"NaN in a constant: {listed(spoilt)}", remedy, may_be_meant=True)
+            message = f"NaN in a constant: {listed(spoilt)}"
+            yield judge(message, remedy, may_be_meant=judge is warn)
         constants = [node for node in constants if node not in spoilt]
 
 
@@ -333,10 +333,6 @@ def _has_nan(node: Node) -> bool:
     bits = tensor.tensor_content or np.array(tensor.half_val, np.uint16).tobytes()
     stored = np.frombuffer(bits, dtype.as_numpy_dtype)
     return bool(np.isnan(stored).any() or np.isnan(listed_values).any())
-
-
-def _size_of(node: Node) -> int:
-    return math.prod(dim.size for dim in node.proto.attr["value"].tensor.tensor_shape.dim)
 
 
 def _unread(model: ModelUnderTest) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from generic_trainer._core import internals
 from generic_trainer.validation._access import Assets, reaches_out
 from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
-from generic_trainer.validation._graph import QUEUES, Node, library_of, listed, node_name
+from generic_trainer.validation._graph import HANDS_ON, QUEUES, Node, library_of, listed, node_name
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._op_registries import described, facts_of, known_by, minors, span
 
@@ -21,9 +21,8 @@ _PATH = re.compile(r"(/[^/\0\n]+){2,}/?|(gs|s3|hdfs|file|viewfs|abfss?)://.+|[A-
 _MAX_VALUES = 64  # a longer constant is data, such as a vocabulary, not a file name
 _READERS = re.compile(r"(InitializeTableFromTextFile|ReadFile).*|.*(Dataset|DatasetV2|ReaderV2)")
 # What takes texts as data: keys and values of a table, and words that a feature is compared with.
-_DATA = re.compile(
-    r"(LookupTableImport|InitializeTable|LookupTableInsert)(V2)?|(Not)?Equal|Regex\w+"
-)
+_TABLES = re.compile(r"(LookupTableImport|InitializeTable|LookupTableInsert)(V2)?")
+_COMPARED = re.compile(r"(Not)?Equal|Regex\w+")
 _COLLECTIVE = re.compile(r"Collective|Nccl|TPUReplicate|XlaAllReduce|ConfigureDistributedTPU")
 _FOREIGN = re.compile(r"/job:(?!localhost\b)\w+")
 _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
@@ -248,7 +247,9 @@ def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
         return  # as in nearly all models: no need to trace the graph
     readers = [node for node in model.nodes if _READERS.fullmatch(node.op)]
     read = model.graph.upstream_of(readers)
-    words = model.graph.upstream_of([node for node in model.nodes if _DATA.fullmatch(node.op)])
+    words = model.graph.upstream_of([n for n in model.nodes if _TABLES.fullmatch(n.op)])
+    compared = [node for node in model.nodes if _COMPARED.fullmatch(node.op)]
+    words |= model.graph.upstream_of(compared, HANDS_ON)  # not what made the texts of a feature
     for node, path in paths:
         place = (node.function, node.proto.name)
         if place in read or place not in words:

@@ -22,7 +22,7 @@ from generic_trainer.validation._tflite import Run
 _TOLERANCES = {"": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 _QUANTISED_TOLERANCE = 5e-2
 _FEW = 0.05  # share of a quantised model's values that may differ by more
-_MOST = 0.5  # share of classes that a new model seldom changes
+_MOST = 0.5  # share of classes that a new model, or of values that half precision, seldom changes
 _ROWS = 100  # that are compared
 _PARITY_REMEDY = (
     "convert it again from the SavedModel that is published, with the same preprocessing, or set "
@@ -132,7 +132,8 @@ def _precision(model: ModelUnderTest) -> str:
     nodes = [node for node in model.nodes if node.served]
     if any(node.op.startswith(("Quantize", "FakeQuant", "UniformQuantize")) for node in nodes):
         return "int8"
-    weights = [node for node in nodes if node.op in ("Const", "VarHandleOp")]
+    # A constant of one number is no weight: the code of an image, a limit.
+    weights = [node for node in nodes if node.op == "VarHandleOp" or node.size > 1]
     kinds = {tf.as_dtype(node.proto.attr["dtype"].type).name for node in weights}
     return next((kind for kind in ("int8", "uint8", *_TOLERANCES) if kind in kinds), "")
 
@@ -189,7 +190,8 @@ def _compared(
     atol = allowed if contract.parity_atol is None else contract.parity_atol
     rtol = allowed if contract.parity_rtol is None else contract.parity_rtol
     # A source that transforms its rows first may get other rows, under the same names.
-    is_certain = contract.compares or (pair.inputs is not None and not subject.precision)
+    is_same = pair.inputs is not None
+    is_half = subject.precision in _TOLERANCES
     measured: dict[str, Any] = {"rows": rows, "source": pair.source_name, "outputs": {}}
     model.facts.setdefault("parity", {})[subject.name] = measured
     for name, other in _names_paired(outputs, expected).items():
@@ -207,6 +209,8 @@ def _compared(
         if other in random:
             yield note(f"{subject.name}, output {name!r}: the source itself varies")
         elif worst and not is_noise:
+            is_broken = not subject.precision or (is_half and share > _MOST)
+            is_certain = contract.compares or (is_same and is_broken)
             message += f"; {worst}, {share:.0%} are beyond {atol:g} + {rtol:g} of it"
             is_meant = not contract.compares
             yield Finding("fail" if is_certain else "warn", message, _PARITY_REMEDY, is_meant)

@@ -108,7 +108,7 @@ def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
 
     A model with constant outputs has not read its features, or has learned nothing. It loads,
     serves and has a plausible accuracy if classes are uneven. If some outputs are floats, the
-    others, such as keys, do not count.
+    others, such as keys, do not count, but for names of classes beside one constant.
 
     Example: a signature that parses `"x"`, but `"X"` in the examples, and fills in the default.
     """
@@ -121,16 +121,30 @@ def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
     if not several:
         raise Skip("nothing to test: no signature scored several examples of the contract")
     for name, scored in several.items():
-        # Keys and classes that stand beside scores may differ by themselves.
-        numbers = {k: v for k, v in scored.batch.items() if _scoring.is_float(v)} or scored.batch
-        if all(map(_constant, numbers.values())):
+        outputs = _telling(scored)
+        if all(map(_constant, outputs.values())):
             message = f"signature {name!r} gives the same outputs for {scored.feed.rows} examples: "
-            message += ", ".join(sorted(numbers))
+            message += ", ".join(sorted(outputs))
             remedy = (
                 "see whether the features reach the model (names, vocabulary, scaling), and "
                 "whether it was trained"
             )
             yield warn(message, remedy)
+
+
+def _telling(scored: _scoring.Scores) -> _scoring.Outputs:
+    """Returns the outputs that tell whether a model reads its features.
+
+    Keys and classes that stand beside scores may differ by themselves. One constant beside names of
+    classes, which occur several times, is no score, but perhaps a threshold.
+    """
+    rows = {key: output for key, output in scored.batch.items() if scored.has_rows(key)}
+    floats = {key: output for key, output in rows.items() if _scoring.is_float(output)}
+    texts = [output for output in rows.values() if output.dtype == object]
+    has_classes = any(1 < len(set(text.flat)) <= text.size / 2 for text in texts)
+    if has_classes and all((output == output.flat[0]).all() for output in floats.values()):
+        return rows
+    return floats or rows or scored.batch
 
 
 def _constant(output: np.ndarray) -> bool:
@@ -236,7 +250,9 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
             compared += scored.feed.divisible
             message, certain = first_difference(scored, key)
             if message:
-                is_padded = not certain and " gives shape (" in message
+                others = (outputs[key] for outputs in (*scored.single, scored.odd))
+                is_other = any(np.shape(rows)[1:] != scored.batch[key].shape[1:] for rows in others)
+                is_padded = is_other and not certain
                 message = f"signature {name!r}, output {key!r}: {message}"
                 certain = certain and name in model.serving_signatures
                 certain = certain and not is_tiny(scored.feed)
@@ -348,7 +364,8 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
             yield fail(message, f"{remedy}(feature_spec.pop(LABEL_KEY)): requests have none")
             continue
         for key, output in sorted(outputs.items()):
-            changed, _ = _scoring.difference(output, scored.batch[key])
+            precision = scored.precision.get(key, _scoring.DOUBLE)
+            changed, _ = _scoring.difference(output, scored.batch[key], None, precision)
             if changed and scored.is_beyond_noise(key, output):
                 message = f"signature {name!r}: output {key!r} depends on the label: {changed}"
                 remedy = "the label leaked into the features: remove it from the model's inputs"

@@ -12,10 +12,10 @@ from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._graph import QUEUES
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import parsed
-from generic_trainer.validation._scoring import Scores, call
+from generic_trainer.validation._scoring import Feed, Scores, call
 
 _INSERTS = re.compile(r"LookupTableInsert(V2)?")
-_FAR = 1_000_000  # from a known integer; as a length it still fits into memory
+_FAR = 1_000_000  # from a known integer; as a length of one row it still fits into memory
 _REMEDY = "a server's memory grows until it is killed: serve without state, or bound it"
 
 
@@ -53,7 +53,7 @@ def _measured(model: ModelUnderTest, name: str, scored: Scores) -> Iterator[Find
     again = _sizes(signature)
     for shift in (0, _FAR):
         with contextlib.suppress(Exception):  # the model may refuse unknown rows
-            if (unseen := _unseen(model, name, scored, shift)) is not None:
+            if (unseen := _unseen(model, name, scored.feed, shift)) is not None:
                 call(signature, unseen)
     after = _sizes(signature)
     for what in before:
@@ -87,12 +87,16 @@ def _sizes(signature: Any) -> dict[str, int]:
     return sizes
 
 
-def _unseen(model: ModelUnderTest, name: str, scored: Scores, shift: int) -> Any:
+def _unseen(model: ModelUnderTest, name: str, feed: Feed, shift: int) -> Any:
     """Returns inputs with texts that are new to the signature, None if impossible.
 
-    Integers are new if there is a `shift`: they may be indices, of which the model refuses others.
+    Integers are those that are known, of plain inputs the next ones: they may be indices, of which
+    the model refuses others. With a `shift` they are far from those, in one row alone: they may be
+    lengths, and all rows together fill the memory.
     """
-    feed = scored.feed
+    if shift:
+        feed = feed.part([0]) if feed.divisible else feed
+        shift //= max(feed.rows, 1)
     if not feed.records:
         return {key: _other(value, shift) for key, value in feed.inputs.items()}
     examples = parsed(feed.records)
