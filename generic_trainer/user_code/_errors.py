@@ -27,7 +27,8 @@ _AUTOGRAPH = "__autograph_generated_file"  # in the path of TensorFlow's copies 
 _NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}")
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.M)
 _NEEDS_GRAPH = re.compile(
-    r"\bnot\b[^.]*eager execution|a function when eager execution|Session graph is empty"
+    r"\bnot\b[^.]*eager execution|a function when eager execution|When eager execution is enabled,"
+    r"|Session graph is empty"
 )
 _OF_TENSORFLOW_1 = re.compile(r"(tensorflow|keras)(\..+)?\.(estimator|contrib)")
 _API_PARTS = ("_api", "v2")  # of TensorFlow's modules, whose public names do not have them
