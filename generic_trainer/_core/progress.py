@@ -28,6 +28,7 @@ from generic_trainer._core.event_files import last_scalars
 from generic_trainer._core.files import gfile, is_remote, read_whole, write_whole
 from generic_trainer._core.texts import is_number
 
+LOG_FILE = "training.log"  # of the run, in the same directory
 _PREFIX = "progress-"
 _SUFFIX = ".jsonl"
 # An object store cannot append a line: the whole file is written again, at most this often.

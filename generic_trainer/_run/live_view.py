@@ -15,7 +15,7 @@ from generic_trainer._core.axes import Axis, number
 from generic_trainer._core.event_files import scalars_by_step
 from generic_trainer._core.files import gfile, read_whole
 from generic_trainer._core.keras import keras_module, keras_version
-from generic_trainer._core.progress import GOODPUT_PARTS, Points, Progress
+from generic_trainer._core.progress import GOODPUT_PARTS, LOG_FILE, Points, Progress
 from generic_trainer._core.texts import duration, hyperparameter_values
 from generic_trainer.launchers import TrainingRequest
 from generic_trainer.validation import html_templates
@@ -32,7 +32,6 @@ _DUPLICATES = "_vs_iterations"  # of Keras' TensorBoard callback: the same value
 GOES_ON = ("training", "validating", "adapting", "evaluating", "predicting")
 LIVE_FILE = "live.html"
 REPORT_FILE = "report.html"
-LOG_FILE = "training.log"
 _LOG_TAIL = 20_000  # characters
 
 

@@ -100,9 +100,9 @@ def record_outputs(
     `size_bytes`, `latency_ms`, `goodput` (the share of the run's time that went into steps which
     the model has kept, from 0 to 1; absent if no steps are known), and the last value of each
     scalar in the event files of the ModelRun, under its TensorBoard name, unless TFX has a property
-    of that name. `trained_in` is what was
-    kept of the failed run that trained the model, where this one did not. The InfraBlessing, where
-    the pipeline has that output, is the one that Pusher accepts.
+    of that name. `trained_in` is what was kept of the failed run that trained the model, where this
+    one did not. The InfraBlessing, where the pipeline has that output, is the one that Pusher
+    accepts.
 
     Args:
         output_dict: output name → artifacts.

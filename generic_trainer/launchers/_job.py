@@ -28,6 +28,7 @@ from generic_trainer._core.files import (
     write_whole,
 )
 from generic_trainer._core.keras import same_keras
+from generic_trainer._core.progress import LOG_FILE
 from generic_trainer._core.texts import parse_eval_config
 from generic_trainer._core.tfx_names import FORMAT_TF_EXAMPLE
 from generic_trainer._core.values import from_json, to_json
@@ -38,8 +39,6 @@ from generic_trainer.validation import ServingContract
 
 # Inside the Model artifact.
 _STAGING_DIR = ".staging"
-# Inside the ModelRun artifact.
-_LOG_FILE = "training.log"
 # Beside the artifacts of the node, whose directories TFX deletes when a step fails.
 _CHECKPOINTS_DIR = ".checkpoints"
 _MODEL_RUN = "model_run"
@@ -183,7 +182,7 @@ class TrainingRequest:
     @property
     def log_path(self) -> str:
         """File with the output of `run_fn`."""
-        return os.path.join(self.model_run_dir, _LOG_FILE)
+        return os.path.join(self.model_run_dir, LOG_FILE)
 
 
 _PATHS = (

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from generic_trainer._core import internals
 from generic_trainer._core.machine import IDLE_SHARE, available_cpus, gpu_usage, resident_memory_mb
-from generic_trainer._core.progress import ProgressLog, recording
+from generic_trainer._core.progress import LOG_FILE, ProgressLog, recording
 from generic_trainer.errors import ConfigurationError
 
 _logger = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ _GPU_EVERY_S = 10.0
 _ARRAYS_BATCH_SIZE = 32  # Keras's default for arrays
 # The steps before the epoch in which a `fit` resumes; one of the `params` of its callbacks.
 RESUMED = "generic_trainer_resumed_steps"
-_LOG_FILE = "training.log"
 _LIBRARIES = ("generic_trainer", "keras", "tf_keras")
 # Method of models or layers → its phase, and the argument with the data.
 _PASSES = {
@@ -182,7 +181,7 @@ def _numbers(logs: Any) -> dict[str, float]:
 def _watched_fit(
     watch: _Watch, run_dir: str, keras: ModuleType, arguments: dict[str, Any]
 ) -> Iterator[None]:
-    log = os.path.abspath(os.path.join(run_dir, _LOG_FILE))
+    log = os.path.abspath(os.path.join(run_dir, LOG_FILE))
     for callback in tf.nest.flatten(arguments.get("callbacks") or ()):
         path = getattr(callback, "filename", None)  # of a CSVLogger, which may empty the file
         if isinstance(path, str) and os.path.abspath(path) == log:

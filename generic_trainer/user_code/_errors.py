@@ -213,7 +213,7 @@ def _is_dimension_value(error: AttributeError) -> bool:
     """Whether an error is that of `.value` of a dimension, which may be unknown."""
     if error.name != "value" or error.obj is not None:
         return error.name == "value" and type(error.obj) is int
-    *_, (frame, line) = [(None, 0), *traceback.walk_tb(error.__traceback__)]
+    frame, line = _place_of(error)
     if frame is None:
         return False
     source = _source(frame, line)
@@ -232,8 +232,10 @@ def _is_relative_import(error: BaseException) -> bool:
 
     Of the import system's ImportErrors, only this one does not name a module.
     """
-    is_of_import = isinstance(error, ImportError) and error.name is None
-    return is_of_import and _RELATIVE_IMPORT.search(_line_of(error)) is not None
+    if not isinstance(error, ImportError) or error.name is not None:
+        return False
+    frame, line = _place_of(error)
+    return frame is not None and _RELATIVE_IMPORT.search(_source(frame, line)) is not None
 
 
 def _missing_steps(error: BaseException, code: UserCode) -> str:
@@ -251,10 +253,10 @@ def _missing_steps(error: BaseException, code: UserCode) -> str:
     return ""
 
 
-def _line_of(error: BaseException) -> str:
-    """Returns the line that raised an error; or ""."""
-    *_, (frame, line) = [(None, 0), *traceback.walk_tb(error.__traceback__)]
-    return "" if frame is None else _source(frame, line)
+def _place_of(error: BaseException) -> tuple[FrameType | None, int]:
+    """Returns the frame and the line that raised an error; None if it was not raised."""
+    *_, place = [(None, 0), *traceback.walk_tb(error.__traceback__)]
+    return place
 
 
 def _source(frame: FrameType, line: int) -> str:

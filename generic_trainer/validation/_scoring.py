@@ -142,8 +142,13 @@ class Scores:
 
     def varies(self, output: str) -> tuple[str, bool]:
         """Returns the difference of an output between the two calls; see `difference`."""
-        precision = self.precision.get(output, DOUBLE)
-        return difference(self.again[output], self.batch[output], None, precision)
+        return self.compared(output, self.again[output], self.batch[output])
+
+    def compared(
+        self, output: str, actual: np.ndarray, expected: np.ndarray, batch: Any = None
+    ) -> tuple[str, bool]:
+        """Returns the difference of two values of an output, of its precision; see `difference`."""
+        return difference(actual, expected, batch, self.precision.get(output, DOUBLE))
 
     def apart(self, output: str, rows: np.ndarray | None = None) -> tuple[float, float]:
         """Returns what share of rows (default: the second call) is how far from the first call."""
@@ -156,10 +161,9 @@ class Scores:
 
     def differs(self, output: str, rows: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
         """Returns the difference of rows from those in the batch; see `difference`."""
-        precision = self.precision.get(output, DOUBLE)
         batch = self.batch[output]
-        found = difference(rows, expected, batch, precision)
-        if found[0] or precision < _SINGLE:
+        found = self.compared(output, rows, expected, batch)
+        if found[0] or self.precision.get(output, DOUBLE) < _SINGLE:
             return found
         return _in_a_column(rows, expected, batch), False
 

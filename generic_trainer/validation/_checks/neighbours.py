@@ -112,8 +112,7 @@ def _first_changed(
     def change_of(key: str, found: np.ndarray, usual: np.ndarray, *, strictly: bool = True) -> str:
         with model.budget.charged():
             batch = scored.batch[key] if strictly else None
-            precision = scored.precision.get(key, _scoring.DOUBLE)
-            change = _scoring.difference(found, usual, batch, precision)
+            change = scored.compared(key, found, usual, batch)
         return change[0] if change[1] else ""
 
     def beside_copies(key: str, place: int, kept: Collection[int]) -> np.ndarray:

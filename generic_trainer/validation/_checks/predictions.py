@@ -364,8 +364,7 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
             yield fail(message, f"{remedy}(feature_spec.pop(LABEL_KEY)): requests have none")
             continue
         for key, output in sorted(outputs.items()):
-            precision = scored.precision.get(key, _scoring.DOUBLE)
-            changed, _ = _scoring.difference(output, scored.batch[key], None, precision)
+            changed, _ = scored.compared(key, output, scored.batch[key])
             if changed and scored.is_beyond_noise(key, output):
                 message = f"signature {name!r}: output {key!r} depends on the label: {changed}"
                 remedy = "the label leaked into the features: remove it from the model's inputs"

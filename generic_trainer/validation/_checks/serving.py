@@ -26,7 +26,7 @@ from generic_trainer.validation._checks.signatures import inferred_signatures
 from generic_trainer.validation._feeds import is_tiny
 from generic_trainer.validation._graph import in_main_graph, library_of, node_name, tensors_of
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
-from generic_trainer.validation._scoring import DOUBLE, call, difference
+from generic_trainer.validation._scoring import call
 from generic_trainer.validation._session import open_session, run_signature, uninitialized
 from generic_trainer.validation._signatures import fits
 
@@ -394,8 +394,7 @@ def _compare_with_session(
             yield warn(message, remedy)
         if key not in scores.batch:
             continue  # signature_tensors reports it
-        precision = scores.precision.get(key, DOUBLE)
-        changed, certain = difference(value, scores.batch[key], None, precision)
+        changed, certain = scores.compared(key, value, scores.batch[key])
         if changed and certain and not scores.varies(key)[0]:
             remedy = (
                 "the two loaders restored different values: "
