@@ -19,13 +19,13 @@ import pytest
 from generic_trainer._core.texts import parse_json
 from generic_trainer.launchers import Distribution
 from generic_trainer.launchers._registry import GROUP, find_launcher
-from tests.launchers import batch
 
 # Workers of these train in the children that those of `local` are, and take up to half a minute to
 # start: tried is what goes over the network, a cluster, and parameter servers. What jobs have in
 # common is tried with TFJobs. `tests/launchers/kubernetes`, `ray` and `vertex` have more, such as
 # workers of Ray that are lost and parameter servers in pods.
-_FEW = ("ray", "tfjob", "trainjob", "vertex", batch.NAME)
+_BATCH = "batch"  # `tests.launchers.batch` imports TensorFlow: 6 s more before any test begins
+_FEW = ("ray", "tfjob", "trainjob", "vertex", _BATCH)
 # With those that other distributions have installed here, which run if they are asked for.
 SLOW_ENGINES = (*_FEW, *(entry.name for entry in importlib.metadata.entry_points(group=GROUP)))
 _TRIED = [
@@ -35,8 +35,8 @@ _TRIED = [
         *(f"test_all_kinds_of_output_are_kept[{name}" for name in _FEW[:2]),
         *(f"test_error_arrives_with_its_class_and_traceback[{name}-data" for name in _FEW[:2]),
         *(f"test_values_are_in_a_worker_what_they_are_here[{name}" for name in _FEW[:2]),
-        f"test_error_arrives_with_its_class_and_traceback[{batch.NAME}-data",
-        f"test_lost_worker_is_replaced[{batch.NAME}-two workers",
+        f"test_error_arrives_with_its_class_and_traceback[{_BATCH}-data",
+        f"test_lost_worker_is_replaced[{_BATCH}-two workers",
         "test_lost_worker_is_replaced[ray-parameter servers",
         "test_error_arrives_with_its_class_and_traceback[tfjob-memory",
         "test_run_that_ends_well_keeps_to_the_rules[tfjob-chief",
