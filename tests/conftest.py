@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -84,6 +85,13 @@ def imported_once() -> Iterator[None]:
             from generic_trainer.training import keras_2_left_alone
 
             stack.enter_context(keras_2_left_alone())
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_waits_for_the_disk() -> Iterator[None]:
+    """Leaves out `fsync`, which matters if the power fails, and not to a process that is killed."""
+    with mock.patch("os.fsync"):
         yield
 
 
