@@ -365,6 +365,22 @@ def test_names_are_learned_whatever_their_number(
         assert "Predicts 'y' (regression) from texts: sku, once." in printed
 
 
+def test_columns_that_say_nothing_do_not_hide_those_that_do(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    columns = random.normal(size=(900, 200))
+    label = 2 * columns[:, 0] - columns[:, 1]
+    cells = np.column_stack([columns, label])[:60].astype(str)
+    lines = [[*(f"c{number}" for number in range(200)), "y"], *cells]
+    module = module_of(tmp_path, "\n".join(map(",".join, lines)))
+    tf.keras.utils.set_random_seed(1)
+    inputs = {"numbers": columns[:600]}
+    model = module["build_model"](inputs, label[:600], 0.003)
+    model.fit(inputs, label[:600], batch_size=32, epochs=30, verbose=0)
+    predicted = model.predict({"numbers": columns[600:]}, verbose=0)[:, 0]
+    error = np.abs(predicted - label[600:]).mean()
+    assert error < 0.7, "the error of the mean is 1.8"
+
+
 def test_whole_numbers_may_be_categories(tmp_path: Path) -> None:
     """As the page says: a column moves in COLUMNS."""
     lines = [f"{row % 40},{row % 3 or ''},{row % 7}.5" for row in range(200)]
