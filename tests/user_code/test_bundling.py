@@ -226,13 +226,14 @@ NO_MODULES = [
     ("trainer.v2.py", "rename it to trainer_v2.py"),
     ("pack/__init__.py", 'run_fn="package.function"'),
     ("random.py", "'random' is a module of Python's standard library; rename the file"),
+    ("generic_trainer.py", "'generic_trainer' is this package; rename the file"),
 ]
 
 
 @pytest.mark.parametrize(("name", "text"), NO_MODULES)
 def test_what_is_no_module_file(project, name, text):
-    for path in ("trainer.txt", "trainer.v2.py", "random.py", "folder/x.py", "pack/__init__.py"):
-        project.write(path, RUN_FN)
+    for path, _ in NO_MODULES[1:]:
+        project.write(f"{path}/x.py" if path == "folder" else path, RUN_FN)
     with pytest.raises(ModuleFileError) as error:
         project.bundle(name)
     assert str(error.value).startswith(f"Module file {project.folder}/{name}: ")
