@@ -61,7 +61,7 @@ __getattr__, __dir__ = lazy_names(
         "_loading": "SplitCounts count_examples",
         "_diagnosis": "explain_read_errors",
         "_factory": "TensorFlowDatasetOptions counting_anew make_dataset_factory",
-        "_parser": "is_read parse_spec",
+        "_parser": "Parser is_read parse_spec",
         "generic_trainer._core.texts": "load_schema",
     },
 )

@@ -95,7 +95,8 @@ def _with_steps_of_tfx(num_rows: int, options: Any) -> tf.data.Dataset:
     TensorFlow Decision Forests refuses a dataset that is not batched, or is shuffled or repeated.
     """
     rows = tf.data.Dataset.range(num_rows)
-    rows = rows.shuffle(1) if options.shuffle else rows
+    # With a seed of its own, so that it takes none of the user's random numbers.
+    rows = rows.shuffle(1, seed=0) if options.shuffle else rows
     rows = rows if options.num_epochs == 1 else rows.repeat(options.num_epochs)
     return rows.batch(options.batch_size)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +18,17 @@ from generic_trainer.errors import DataError
 
 # Outside of a graph, TensorFlow raises a ValueError where the columns of a sparse tensor differ.
 PARSE_ERRORS = (*READ_ERRORS, ValueError)
+# Never of the records.
+_OF_MODELS = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.OutOfRangeError,
+    tf.errors.ResourceExhaustedError,
+)
 _BATCH = 1024
 _KINDS = {tf.float32: "float_list", tf.int64: "int64_list", tf.string: "bytes_list"}
+
+_logger = logging.getLogger(__name__)
 
 _Watched = list[tuple[Sequence[RecordFile], Parser]]
 
@@ -73,8 +83,11 @@ def _explained(error: BaseException | None, watched: _Watched) -> DataError | No
     if not isinstance(error, Exception):
         return None
     cause = error if isinstance(error, READ_ERRORS) else error.__cause__
-    if not isinstance(cause, READ_ERRORS):
+    if not isinstance(cause, READ_ERRORS) or isinstance(cause, _OF_MODELS) or not watched:
         return None
+    # It may take long, and the error may be one of the model.
+    reading = "Reading the examples again, to see whether a record is the cause of: %s"
+    _logger.warning(reading, reason_of(cause))
     return next(filter(None, (diagnose(files, parser) for files, parser in watched)), None)
 
 

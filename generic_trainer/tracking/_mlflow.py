@@ -27,27 +27,24 @@ class MlflowTracker:
     def start(self, *, name: str, uri: str | None, experiment: str, directory: str) -> None:
         """Creates the run, and the experiment if it does not exist."""
         self._client = mlflow.MlflowClient(uri)
+        self._keys: dict[str, str] = {}  # MLflow's name → ours
         known = self._client.get_experiment_by_name(experiment)
         number = known.experiment_id if known else self._client.create_experiment(experiment)
         self._run = str(self._client.create_run(number, run_name=name).info.run_id)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Logs parameters."""
-        named: dict[str, str] = {}
-        for key, value in params.items():
-            name = _name(key)
-            while name in named:  # MLflow refuses another value of a parameter
-                name += "_"
-            named[name] = str(value)[:_MAX_CHARACTERS]
-        values = [Param(name, value) for name, value in named.items()]
+        values = [
+            Param(self._name(key), str(value)[:_MAX_CHARACTERS]) for key, value in params.items()
+        ]
         for start in range(0, len(values), _MAX_PARAMS):
             self._client.log_batch(self._run, params=values[start : start + _MAX_PARAMS])
 
     def log_metrics(self, metrics: Sequence[Metric]) -> None:
         """Logs metrics by step."""
         values = [
-            MlflowMetric(_name(metric.name), metric.value, int(metric.time_s * 1000), metric.step)
-            for metric in metrics
+            MlflowMetric(self._name(each.name), each.value, int(each.time_s * 1000), each.step)
+            for each in metrics
         ]
         for start in range(0, len(values), _MAX_METRICS):
             self._client.log_batch(self._run, metrics=values[start : start + _MAX_METRICS])
@@ -63,6 +60,13 @@ class MlflowTracker:
     def end(self, status: str) -> None:
         """Ends the run."""
         self._client.set_terminated(self._run, _STATUS[status])
+
+    def _name(self, key: str) -> str:
+        name = _name(key)
+        # It refuses another value of a parameter, and makes one curve of two metrics.
+        while self._keys.setdefault(name, key) != key:
+            name += "_"
+        return name
 
 
 def _name(name: str) -> str:

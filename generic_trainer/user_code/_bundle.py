@@ -101,8 +101,10 @@ def _problems_of_path(node: _archive.Node, path: str) -> Iterator[str]:
         yield 'expected a name that ends in ".py".'
     elif stem == "__init__":
         yield 'this is a package; pass run_fn="package.function" instead of module_file.'
-    elif stem in _archive.STANDARD_NAMES:
-        yield f"{stem!r} is a module of Python's standard library; rename the file."
+    elif stem in _archive.NEVER_PACKED:
+        own = stem == _archive.OWN_PACKAGE
+        owner = "this package" if own else "a module of Python's standard library"
+        yield f"{stem!r} is {owner}; rename the file."
     elif re.search("[.@]", stem):
         better = re.sub("[.@]", "_", stem)
         yield f'the name of a module has no "." and no "@"; rename it to {better}.py.'

@@ -16,12 +16,13 @@ from generic_trainer.errors import ModuleFileError, raise_problems
 from generic_trainer.user_code import _archive
 from generic_trainer.user_code._errors import quote_syntax_error
 
-# Calls that import the module that their first argument names: importlib.import_module, __import__,
-# runpy.run_module.
-_IMPORTERS = frozenset({"import_module", "__import__", "run_module"})
-# And those that only look for it: importlib.util.find_spec, importlib.resources.files,
-# pkgutil.get_data.
-_IMPORTING_CALLS = _IMPORTERS | {"find_spec", "files", "get_data"}
+# Calls that import or look for the module that their first argument names: those of importlib, and
+# runpy.run_module, pkgutil.resolve_name, pydoc.locate.
+_IMPORTERS = frozenset(
+    {"import_module", "__import__", "find_spec", "run_module", "resolve_name", "locate"}
+)
+# And those that read files of the package: importlib.resources.files, pkgutil.get_data.
+_IMPORTING_CALLS = _IMPORTERS | {"files", "get_data"}
 # And those that load a file, whatever its name is: any module beside may be meant.
 _LOADERS = frozenset({"spec_from_file_location", "run_path", "SourceFileLoader"})
 _NOTED = ".noted"  # the folder of a bundle from which nothing is imported
@@ -234,8 +235,8 @@ def names_of(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Call) and node.args:
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))  # of a Name
         if called in _IMPORTING_CALLS:
-            start, is_whole = _constant_start(node.args[0])
-            yield start if is_whole or "." in start else ""
+            start, is_whole = _start_of_module(node.args[0])
+            yield start if is_whole else ""
 
 
 def composed_names(tree: ast.AST) -> set[str]:
@@ -250,8 +251,8 @@ def composed_names(tree: ast.AST) -> set[str]:
     for node in nodes:
         if isinstance(node, ast.Call) and node.args:
             called.add(node.func)
-            start, is_whole = _constant_start(node.args[0])
-            if _name(node.func) in _IMPORTERS and not is_whole and "." not in start:
+            start, is_whole = _start_of_module(node.args[0])
+            if _name(node.func) in _IMPORTERS and not is_whole:
                 starts.add(start)
     others = (_name(node) for node in nodes if node not in called)
     if any(name in _IMPORTERS for name in others) or any(_name(n) in _LOADERS for n in nodes):
@@ -265,6 +266,13 @@ def _name(node: ast.AST) -> str:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name, asname=str()):
             return name
     return ""
+
+
+def _start_of_module(argument: ast.expr) -> tuple[str, bool]:
+    """Returns the constant start of a module's name, and whether its first part is whole."""
+    start, is_whole = _constant_start(argument)
+    name, colon, _ = start.partition(":")  # of "module:object"
+    return name, is_whole or bool(colon) or "." in name
 
 
 def _constant_start(argument: ast.expr) -> tuple[str, bool]:

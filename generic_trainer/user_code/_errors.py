@@ -170,8 +170,9 @@ def hint(error: BaseException, code: UserCode) -> str:
         return _hint_at_missing_module(error.name or "", code)
     if UNPACKED_PREFIX in _missing_file(error):
         return (
-            "A data file travels with the code only inside a package that the module imports: put "
-            "it there and open it relative to the package's __file__, or pass it as an input."
+            "A data file travels with the code only inside a package that the module imports, and "
+            "under a name without a dot in front: put it there and open it relative to the "
+            "package's __file__, or pass it as an input."
         )
     return ""
 
@@ -285,7 +286,7 @@ def _missing_name(error: BaseException) -> str:
 
 def _hint_at_missing_module(dotted: str, code: UserCode) -> str:
     name = top_level(dotted)
-    if code.bundle and name == top_level(code.module):
+    if code.bundle and (name == top_level(code.module) or _is_unpacked(name)):
         return f"{name!r} was packed as it was found, and has no such module: check the spelling."
     if dotted != name and (installed := installed_at(name)):
         return (
@@ -304,8 +305,16 @@ def _hint_at_missing_module(dotted: str, code: UserCode) -> str:
         )
     return (
         f"If {name!r} is a package, install it where the trainer runs. If it lies beside the "
-        "module file, import it by a constant name, so that it is packed."
+        "module file, import it by a constant name, so that it is packed; a folder of data alone "
+        "needs an __init__.py."
     )
+
+
+def _is_unpacked(name: str) -> bool:
+    """Whether a loaded module comes from a bundle."""
+    module = sys.modules.get(name)
+    paths = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
+    return any(UNPACKED_PREFIX in path for path in paths)
 
 
 def _missing_file(error: BaseException) -> str:

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,6 +83,8 @@ def _unpacked(code: UserCode, bundle: Bundle) -> Iterator[set[str]]:
         folder = Path(path).resolve()
         try:
             bundle.unpack(folder, modules)
+            for name in modules:
+                _make_regular(name, folder)
         except (OSError, ValueError) as error:
             raise ModuleFileError(
                 f"The bundle of module {code.module!r}, {code.bundle}, cannot be unpacked into "
@@ -91,6 +94,13 @@ def _unpacked(code: UserCode, bundle: Bundle) -> Iterator[set[str]]:
             ) from error
         with importable(folder, bundle.origin), _fresh_modules(modules, folder):
             yield modules
+
+
+def _make_regular(name: str, folder: Path) -> None:
+    """Adds an `__init__.py` to a folder where Python would prefer a package or module elsewhere."""
+    spec = PathFinder.find_spec(name)
+    if spec is not None and spec.origin is not None and (folder / name).is_dir():
+        (folder / name / "__init__.py").touch()
 
 
 def _is_taken(name: str, code: UserCode) -> bool:

@@ -23,6 +23,13 @@ def test_examples_are_read_whatever_their_file_is_called(
     assert read_records(str(tmp_path / "*"), 2) == [b"0", b"1"]
 
 
+@pytest.mark.parametrize("size", [0x8B1F, 0x088B1F])  # read as bytes, the magic of gzip
+def test_an_uncompressed_file_may_start_as_gzip_does(tmp_path: Path, size: int) -> None:
+    with tf.io.TFRecordWriter(str(tmp_path / "data")) as writer:
+        writer.write(b"x" * size)
+    assert len(read_records(str(tmp_path / "data"), 2)[0]) == size
+
+
 @pytest.mark.parametrize("damage", [b"\xff" * 40, frame(3) + b"abc", frame(3) + b"\xff" * 7, b""])
 def test_a_damaged_event_file_counts_up_to_the_damage(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "events.out.tfevents.1"

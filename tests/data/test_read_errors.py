@@ -228,6 +228,16 @@ def test_an_error_of_a_stream_is_explained_also_if_it_is_wrapped(tmp_path: Path)
     assert isinstance(caught.value.__cause__, TrainingError)
 
 
+@pytest.mark.parametrize("error", [tf.errors.OutOfRangeError, tf.errors.ResourceExhaustedError])
+def test_an_error_that_no_record_can_cause_passes(
+    error: type[tf.errors.OpError], tmp_path: Path
+) -> None:
+    pattern = with_bad_record(tmp_path, b"no example")
+    with pytest.raises(error), explain_read_errors():
+        dataset_of(pattern, "stream")
+        raise error(None, None, "of the model")
+
+
 def test_an_error_that_is_explained_lets_go_of_the_iterator(tmp_path: Path) -> None:
     pattern = with_bad_record(tmp_path, b"no example")
     gc.collect()

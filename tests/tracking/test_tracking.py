@@ -163,15 +163,20 @@ def test_names_are_such_that_mlflow_takes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    pytest.importorskip("mlflow", reason="needs the extra `mlflow`")
+    mlflow = pytest.importorskip("mlflow", reason="needs the extra `mlflow`")
     from generic_trainer.tracking._mlflow import MlflowTracker
 
     names = ("a//b", "/x", "../y", "loss (m²)", "l=r", "l_r", "k" * 300, "..")
     tracker = MlflowTracker()
     tracker.start(name="n", uri=f"file://{tmp_path}", experiment="e", directory="")
     tracker.log_params({name: number for number, name in enumerate(names)})
-    tracker.log_metrics([Metric(name, 1.0, 1, 0.0) for name in names])
+    for step in (1, 2):
+        tracker.log_metrics([Metric(name, 1.0, step, 0.0) for name in names])
     tracker.end("finished")
+    client = mlflow.MlflowClient(f"file://{tmp_path}")
+    experiment = client.get_experiment_by_name("e").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert len(run.data.params) == len(run.data.metrics) == len(names)  # each has its own
 
 
 def test_writes_runs_of_wandb_offline(tracked: Tracked) -> None:

@@ -39,15 +39,16 @@ def test_every_way_to_import_is_seen(project):
         __import__("six_.inner")
         importlib.import_module(f"seven.{fn_args}")
         importlib.import_module("eight." + fn_args)
+        pkgutil.resolve_name("ten:value")
     """
     project.write("trainer.py", source)
-    for name in ("two", "three", "four", "five", "nine"):
+    for name in ("two", "three", "four", "five", "nine", "ten"):
         project.write(f"{name}.py")
     folders = ("one", "six_", "seven", "eight")
     packages = [f"{folder}/{name}.py" for folder in folders for name in ("__init__", "inner")]
     for name in packages:
         project.write(name)
-    modules = ["trainer.py", "two.py", "three.py", "four.py", "five.py"]
+    modules = ["trainer.py", "two.py", "three.py", "four.py", "five.py", "ten.py"]
     assert names(project.bundle()) == sorted(packages + modules)
 
 
@@ -57,7 +58,11 @@ COMPOSED = {
     """import_module(f"model_{kind}")""": "model_a model_b",
     """import_module("model_%s" % kind)""": "model_a model_b",
     """__import__("model_{}".format(kind))""": "model_a model_b",
+    """importlib.util.find_spec("model_" + kind)""": "model_a model_b",
+    """pydoc.locate(f"model_{kind}.Model")""": "model_a model_b",
     """import_module("model_a")""": "model_a",
+    """pydoc.locate("model_a.Model")""": "model_a",
+    """pkgutil.resolve_name(f"model_a:{kind}")""": "model_a",
     """import_module(f"{kind}_x")""": "deep model_a model_b notes setup",
     """import_module(name=kind)""": "deep model_a model_b notes setup",
     """list(map(importlib.import_module, [kind]))""": "deep model_a model_b notes setup",
@@ -221,13 +226,14 @@ NO_MODULES = [
     ("trainer.v2.py", "rename it to trainer_v2.py"),
     ("pack/__init__.py", 'run_fn="package.function"'),
     ("random.py", "'random' is a module of Python's standard library; rename the file"),
+    ("generic_trainer.py", "'generic_trainer' is this package; rename the file"),
 ]
 
 
 @pytest.mark.parametrize(("name", "text"), NO_MODULES)
 def test_what_is_no_module_file(project, name, text):
-    for path in ("trainer.txt", "trainer.v2.py", "random.py", "folder/x.py", "pack/__init__.py"):
-        project.write(path, RUN_FN)
+    for path, _ in NO_MODULES[1:]:
+        project.write(f"{path}/x.py" if path == "folder" else path, RUN_FN)
     with pytest.raises(ModuleFileError) as error:
         project.bundle(name)
     assert str(error.value).startswith(f"Module file {project.folder}/{name}: ")

@@ -124,6 +124,18 @@ def test_the_bundle_runs_and_not_what_was_edited_since(project, import_path):
     assert run(code) == 1
 
 
+@pytest.mark.parametrize("elsewhere", ["utils.py", "utils/__init__.py"])
+def test_a_folder_of_the_bundle_comes_before_a_module_elsewhere(
+    project, import_path, tmp_path, elsewhere
+):
+    project.write("trainer.py", "import utils.scale\ndef run_fn(a):\n    return utils.scale.V")
+    project.write("utils/scale.py", "V = 1")
+    project.write(f"../elsewhere/{elsewhere}")
+    project.write("../elsewhere/utils/scale.py", "V = 2")
+    import_path(tmp_path / "elsewhere")
+    assert project.run() == 1
+
+
 def test_everything_is_put_back(project, import_path, tmp_path):
     (tmp_path / "helper.py").write_text("V = 'of the pipeline'")
     import_path(tmp_path)

@@ -80,6 +80,23 @@ IMPORTING = {
             ("tensorflow.estimator", 'Write "from generic_trainer.estimator import tf"'),
         )
     },
+    **{
+        f"missing module of a packed {kind}": (
+            {"trainer.py": f"import layers.dens\n{PASS}", file: ""},
+            ("trainer.py", 1, ", in <module>", "import layers.dens"),
+            ["'layers' was packed as it was found, and has no such module: check the spelling"],
+        )
+        for kind, file in (
+            ("package", "layers/__init__.py"),
+            ("folder", "layers/dense.py"),
+            ("module", "layers.py"),
+        )
+    },
+    "folder of data alone": (
+        {"trainer.py": f"import words\n{PASS}", "words/words.txt": "a"},
+        ("trainer.py", 1, ", in <module>", "import words"),
+        ["needs an __init__.py"],
+    ),
     "missing name in a helper": (
         {"trainer.py": f"from helper import missing\n{PASS}", "helper.py": ""},
         ("trainer.py", 1, ", in <module>", "from helper import missing"),
@@ -156,7 +173,7 @@ TRAINING = {
     "missing data file": (
         {"trainer.py": OPEN, "vocabulary.txt": "a b"},
         None,
-        ["FileNotFoundError", "only inside a package that the module imports"],
+        ["FileNotFoundError", "only inside a package that the module imports", "without a dot"],
     ),
     **{
         f"TensorFlow without tf.{package}estimator": (

@@ -56,7 +56,8 @@ def export_model(
         model: a Keras 2 or Keras 3 model (TensorFlow backend), or a `tf.Module` with `__call__`.
         target: `fn_args`, which has the directory, schema and transform graph, or a directory.
         transform_graph: the path of Transform's output, or a `tft.TFTransformOutput`.
-        schema: the path of a `schema.pbtxt`, or a `Schema`; read without a transform graph only.
+        schema: the path of a `schema.pbtxt`, or a `Schema`, for a model that was trained on raw
+            examples: it takes the place of the transform graph of `fn_args`.
         feature_spec: raw feature name → `tf.io.FixedLenFeature` and the like; these replace the
             features of the schema or of the transform graph.
         inputs: feature names, or a dict or list of them, as the model is called with. By default
@@ -145,7 +146,8 @@ def _sources(target: Any, transform_graph: Any, schema: Any) -> tuple[str, Any, 
     directory = target
     if not isinstance(target, (str, os.PathLike)):
         directory = getattr(target, "serving_model_dir", None)
-        transform_graph = transform_graph or getattr(target, "transform_graph_path", None)
+        if not schema:
+            transform_graph = transform_graph or getattr(target, "transform_graph_path", None)
         schema = schema or getattr(target, "schema_path", None)
     if not directory:
         raise ConfigurationError(

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from generic_trainer._core.lazy import needing_tfx
 from generic_trainer._core.texts import argument_names, did_you_mean, load_schema
-from generic_trainer.data import parse_spec
+from generic_trainer.data import Parser, parse_spec
 from generic_trainer.errors import ConfigurationError, DataError, raise_problems
 from generic_trainer.training.export._saving import tracked_parts
 
@@ -99,13 +99,21 @@ def _transformed(graph: Any, feature_spec: Mapping[str, Any]) -> Features:
         output = tft.TFTransformOutput(graph) if isinstance(graph, str) else graph
         raw_spec = {**output.raw_feature_spec(), **feature_spec}
         layer = output.transform_features_layer()
+        order = Parser.from_schema(output.transformed_metadata.schema, None).element_spec(None)
     except OSError as error:
         raise DataError(
             f"{origin} must be the transform_graph of a Transform component, a directory "
             f"with metadata, transform_fn and transformed_metadata, but: {error}",
             path=graph if isinstance(graph, str) else None,
         ) from error
-    return Features(origin, raw_spec, layer, tracked_parts(layer))
+
+    def compute(raw: dict[str, Any]) -> dict[str, Any]:
+        # The layer's order is that of a set. A model, or preprocess, may join their values(), so
+        # they come as they do in training.
+        computed = layer(raw)
+        return {name: computed[name] for name in order if name in computed}
+
+    return Features(origin, raw_spec, compute, tracked_parts(layer))
 
 
 @dataclasses.dataclass(frozen=True)

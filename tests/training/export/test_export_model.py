@@ -55,6 +55,43 @@ def test_transform_graph(
     assert labels.keys() == {"tips_xf"}
 
 
+class Echo(tf.Module):
+    """A model that returns what it gets, as a row of numbers."""
+
+    def __call__(self, inputs: Any) -> tf.Tensor:
+        values = inputs.values() if isinstance(inputs, dict) else [inputs]
+        dense = [value for value in values if isinstance(value, tf.Tensor)]
+        return tf.concat([tf.cast(value, tf.float32) for value in dense], 1)
+
+
+@pytest.mark.parametrize("joins", ["model", "preprocess"])
+def test_transformed_features_are_joined_in_the_order_of_training(
+    joins: str, tmp_path: Path, transform_graph: str
+) -> None:
+    directory = export_model(
+        Echo(),
+        tmp_path / "1",
+        transform_graph=transform_graph,
+        label_keys=("tips",),
+        preprocess=Echo() if joins == "preprocess" else None,
+    )
+    served = serve(move(directory), examples=taxi.examples())["outputs"]
+    batch = taxi.transformed_batch()
+    in_order = [batch[name] for name in ("company_xf", "miles_xf", "payment_xf")]
+    np.testing.assert_allclose(served, np.concatenate(in_order, 1), rtol=1e-5)
+
+
+def test_a_schema_takes_the_place_of_the_transform_graph(
+    tmp_path: Path, transform_graph: str
+) -> None:
+    fn_args = types.SimpleNamespace(
+        serving_model_dir=str(tmp_path / "1"), transform_graph_path=transform_graph
+    )
+    directory = export_model(Echo(), fn_args, schema=taxi.schema(), inputs="miles")
+    outputs = serve(move(directory), examples=taxi.examples())["outputs"]
+    np.testing.assert_array_equal(outputs, taxi.raw_batch()["miles"])
+
+
 @pytest.mark.parametrize("made", ["of a list", "added to", "nested", "cloned", "fit"])
 def test_sequential_model_whose_input_has_a_name(keras: Any, made: str, tmp_path: Path) -> None:
     layers = [keras.Input((2,), name="x"), keras.layers.Dense(1)]
