@@ -315,6 +315,8 @@ def _add(progress: Progress, line: dict[str, Any]) -> None:
     for name in ("cpu", "gpu", "memory_mb"):
         if is_number(line.get(name)):
             getattr(progress, name).append((since_s, float(line[name])))
+    if "curves" in line:
+        progress.curves.clear()
     for name, value in line.get("metrics", {}).items():
         points = progress.curves.setdefault(str(name), [])
         # Steps repeated after a restart replace the lost ones.

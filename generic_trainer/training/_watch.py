@@ -75,6 +75,7 @@ class _Watch:
 
     Attributes:
         is_due: whether the next step must store its position and metrics.
+        has_fitted: whether there was a `fit` before.
     """
 
     def __init__(self, log: ProgressLog) -> None:
@@ -87,6 +88,7 @@ class _Watch:
         self._over = threading.Event()
         self._is_warned = False
         self.is_due = True
+        self.has_fitted = False
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[None]:
@@ -99,6 +101,11 @@ class _Watch:
             self._over.set()
             thread.join()
             self._flush()
+
+    def begin_curves(self) -> None:
+        """Forgets the metrics of an earlier fit, as that of another model has the same names."""
+        self._flush()
+        self.store(curves="anew")
 
     def step_ends(self, line: Mapping[str, Any], logs: Any) -> None:
         """Stores the position of a `fit`, with its metrics."""
@@ -272,13 +279,19 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
 
         def on_train_begin(self, logs: Any = None) -> None:
             self._epoch = 0
-            self._done = 0
+            self._done = self.params.get(RESUMED, 0)
+            self._is_first_epoch = True
+            if self._done and watch.has_fitted:  # in this attempt: a fit before it has metrics here
+                watch.begin_curves()
+            watch.has_fitted = True
             watch.store(epochs=self.params.get("epochs"))  # shows that the first step is traced
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if not self._done:  # a `fit` that is resumed, or has `initial_epoch`, continues one
-                steps = epoch * (self.params.get("steps") or 0)
-                self._done = max(steps, self.params.get(RESUMED, 0))
+            if self._is_first_epoch:  # of a fit that is resumed, or has `initial_epoch`: it goes on
+                self._is_first_epoch = False
+                self._done = max(epoch * (self.params.get("steps") or 0), self._done)
+                if not self._done:
+                    watch.begin_curves()
             self._epoch = epoch
             self._first = self._done
 
@@ -295,6 +308,12 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             watch.epoch_ends(self._line(), logs)
+
+        def on_train_end(self, logs: Any = None) -> None:
+            if self.params.get(RESUMED):  # what was before the kill is in the history alone
+                history = getattr(self.model.history, "history", {})
+                latest = {name: values[-1] for name, values in history.items() if values}
+                watch.store(**self._line(), metrics=_numbers(latest))
 
         def _line(self) -> dict[str, Any]:
             steps = self.params.get("steps")

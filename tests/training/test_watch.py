@@ -1,6 +1,8 @@
 """What is seen of a training that says nothing itself: `fit` of both Kerases, and plain loops."""
 
+import functools
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,11 @@ import keras
 import pytest
 import tensorflow as tf
 
-from generic_trainer._core.progress import Progress, ProgressReader
+from generic_trainer import training
+from generic_trainer._core.progress import Progress, ProgressReader, last_metrics
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.training import watched
+from tests.training.resume.fits import Ended
 
 
 def linear(keras: Any, **options: Any) -> Any:
@@ -211,3 +215,33 @@ def test_a_loop_of_ones_own_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             time.sleep(0.01)
     progress = progress_of(tmp_path)
     assert progress.memory_mb and progress.cpu
+
+
+@pytest.mark.parametrize("place", ["first", "second", "export"])
+def test_metrics_are_those_of_the_last_fit_after_a_kill_too(
+    tmp_path: Path, keras: Any, place: str
+) -> None:
+    def run_fn(run: str, checkpoints: str, end: str = "") -> dict[str, float]:
+        def end_at(here: str) -> None:
+            if here == end:
+                raise Ended
+
+        fn_args = types.SimpleNamespace(checkpoint_dir=str(tmp_path / checkpoints))
+        with watched(str(tmp_path / run)):
+            for name, metric, steps in (("first", "mae", 2), ("second", "mse", None)):
+                keras.utils.set_random_seed(1)
+                model = linear(keras, metrics=[metric])
+                callbacks = keras.callbacks.LambdaCallback(
+                    on_epoch_end=lambda epoch, logs, name=name: epoch == 1 and end_at(name)
+                )
+                resume = training.resume_callbacks(fn_args, name=name)
+                fit = functools.partial(model.fit, batches(), epochs=3, verbose=0)
+                fit(validation_data=steps and batches(), callbacks=[*resume, callbacks])
+        end_at("export")
+        return last_metrics(str(tmp_path / run))
+
+    straight = run_fn("straight", "of one")
+    assert len(straight) == 2, "a loss and a metric, and nothing of the first fit"
+    with pytest.raises(Ended):
+        run_fn("killed", "of two", end=place)
+    assert run_fn("again", "of two") == pytest.approx(straight)
