@@ -4,7 +4,7 @@ A check is a generator function, which yields findings, and nothing if all is we
 if it does not apply::
 
     @check(needs=("parses",))
-    def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
+    def serve_tag(model: ModelUnderTest) -> Findings:
         '''The SavedModel has one MetaGraph tagged exactly {serve}.
 
         The reason: the consumer that would fail without it, and how.
@@ -35,7 +35,6 @@ Format = Literal["saved_model", "other", "any"]
 Decider = Literal["code", "rows", "weights"]
 FORMATS: tuple[Format, ...] = ("saved_model", "other")
 ANY: tuple[Format, ...] = (*FORMATS, "any")
-CheckFunction = Callable[[Any], Iterator["Finding"]]  # of a `ModelUnderTest`
 
 # Of Unicode: control characters, characters that turn the direction of writing, and surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -55,6 +54,9 @@ class Finding:
     remedy: str = ""
     may_be_meant: bool = False
 
+
+Findings = Iterator[Finding]
+CheckFunction = Callable[[Any], Findings]  # of a `ModelUnderTest`
 
 fail = functools.partial(Finding, "fail")  # the model must not be published
 warn = functools.partial(Finding, "warn")  # it can be published, but its owner should know

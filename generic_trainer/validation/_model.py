@@ -230,14 +230,14 @@ class ModelUnderTest:
         places: dict[int, set[Place]] = {2: set(), 4: set()}
         for dtype, size in sizes.items():
             places[size] |= {
-                (node.function, node.proto.name)
+                node.place
                 for node in self.nodes
                 if node.op not in HANDS_ON | _SHAPES
                 for key in ("T", "DstT")
                 if key in node.proto.attr and node.proto.attr[key].type == dtype.as_datatype_enum
             }
         rounding = {
-            (node.function, node.proto.name)
+            node.place
             for node in self.nodes
             if node.op == "Cast" and tf.as_dtype(node.proto.attr["SrcT"].type).is_floating
         }

@@ -13,7 +13,6 @@ from typing import Any
 from generic_trainer.validation._graph import (
     HANDS_ON,
     Graph,
-    Node,
     Place,
     in_main_graph,
     node_name,
@@ -145,11 +144,7 @@ class Signature:
     @functools.cached_property
     def assigned(self) -> list[str]:
         """The names of the variables that a call changes, sorted."""
-        assigning = [
-            Node(node, function, "served")
-            for (function, _), node in self.nodes.items()
-            if _ASSIGNS.match(node.op)
-        ]
+        assigning = [place for place, node in self.nodes.items() if _ASSIGNS.match(node.op)]
         return sorted(self._variables_of(assigning))
 
     @functools.cached_property
@@ -157,16 +152,12 @@ class Signature:
         """The names of the assigned variables from which its outputs are computed, sorted."""
         if not self.assigned:
             return []
-        computing = self._graph.computing(tensors_of(self.proto.outputs))
-        reading = [
-            Node(self._graph.placed[function, name], function, "served")
-            for function, name in computing
-            if (function, name) in self._graph.placed
-            and _READS.fullmatch(self._graph.placed[function, name].op)
-        ]
+        placed = self._graph.placed
+        computing = self._graph.computing(tensors_of(self.proto.outputs)) & placed.keys()
+        reading = [place for place in computing if _READS.fullmatch(placed[place].op)]
         return sorted(self._variables_of(reading).intersection(self.assigned))
 
-    def _variables_of(self, users: Sequence[Node]) -> set[str]:
+    def _variables_of(self, users: Sequence[Place]) -> set[str]:
         """Returns the names of the variables that some nodes read or change."""
         places = self._graph.upstream_of(users, through=HANDS_ON)
         nodes = [node for place, node in self._graph.placed.items() if place in places]

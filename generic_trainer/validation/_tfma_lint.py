@@ -6,12 +6,11 @@ that does not exist is left out, and without thresholds no blessing is ever writ
 """
 
 import contextlib
-import itertools
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from generic_trainer._core.texts import load_eval_config, load_schema, reason_of
-from generic_trainer.validation._check import Finding, Result, fail, merge, warn
+from generic_trainer.validation._check import Findings, Result, fail, merge, warn
 
 _OF_SLICES = "slicing_specs feature"
 
@@ -45,7 +44,7 @@ def lint_findings(
     *,
     transformed: Collection[str] = (),
     are_all: bool = True,
-) -> Iterator[Finding]:
+) -> Findings:
     """Yields the mistakes in a config, as far as names are known.
 
     Args:
@@ -80,7 +79,7 @@ def evaluates_transformed(config: Any, raw: Collection[str], transformed: Collec
     return not (preprocesses or labels <= {*raw}) and labels <= {*transformed}
 
 
-def _structure(config: Any) -> Iterator[Finding]:
+def _structure(config: Any) -> Findings:
     from tensorflow_model_analysis.utils import config_util
 
     if not config.model_specs:
@@ -109,10 +108,10 @@ def _structure(config: Any) -> Iterator[Finding]:
 
 def _feature_names(
     config: Any, features: Collection[str], preprocessed: Collection[str] | None, are_all: bool
-) -> Iterator[Finding]:
+) -> Findings:
     preprocesses = any(spec.preprocessing_function_names for spec in config.model_specs)
     known = {*features, *(preprocessed or ())}
-    for kind, key, effect in (*_keys(config), *_slices(config)):
+    for kind, key, effect in _keys(config):
         if key in known:
             continue
         message = f"{kind} {key!r} is not a feature of the examples: {effect}"
@@ -134,10 +133,7 @@ def _keys(config: Any) -> Iterator[tuple[str, str, str]]:
             yield "example_weight_key", key, "TFMA silently computes unweighted metrics"
     for key in sorted({spec.query_key for spec in config.metrics_specs} - {""}):
         yield "query_key", key, "TFMA silently takes all examples for those of one query"
-
-
-def _slices(config: Any) -> Iterator[tuple[str, str, str]]:
-    slicing = [*_computed_slices(config), *_bounded_slices(config)]
+    slicing = [*_computed_slices(config), *_of_thresholds(config, "slicing_specs")]
     for key in sorted({k for spec in slicing for k in (*spec.feature_keys, *spec.feature_values)}):
         yield _OF_SLICES, key, "TFMA silently leaves the slice out"
 
@@ -149,13 +145,10 @@ def _computed_slices(config: Any) -> list[Any]:
     return [*config.slicing_specs, *sides]
 
 
-def _bounded_slices(config: Any) -> Iterator[Any]:
-    """Yields the slicing specs of thresholds."""
-    for spec in config.metrics_specs:
-        shared = [per_slice.thresholds for per_slice in spec.per_slice_thresholds.values()]
-        own = [metric.per_slice_thresholds for metric in spec.metrics]
-        for threshold in itertools.chain(*shared, *own):
-            yield from threshold.slicing_specs
+def _of_thresholds(config: Any, field: str) -> list[Any]:
+    """Returns the `slicing_specs` or `cross_slicing_specs` of all thresholds."""
+    thresholds = [each for spec in config.metrics_specs for _, each in _metric_thresholds(spec)]
+    return [slices for each in thresholds for slices in getattr(each, field, ())]
 
 
 def _is_computed(wanted: Any, config: Any) -> bool:
@@ -179,12 +172,7 @@ def _has_missing_comparison(config: Any) -> bool:
     from tensorflow_model_analysis.evaluators import metrics_validator
     from tensorflow_model_analysis.proto import validation_result_pb2
 
-    specs = config.metrics_specs
-    shared = [
-        t for spec in specs for of in spec.cross_slice_thresholds.values() for t in of.thresholds
-    ]
-    own = [t for spec in specs for metric in spec.metrics for t in metric.cross_slice_thresholds]
-    compared = [spec for threshold in (*shared, *own) for spec in threshold.cross_slicing_specs]
+    compared = _of_thresholds(config, "cross_slicing_specs")
     details = [validation_result_pb2.SlicingDetails(cross_slicing_spec=spec) for spec in compared]
     with contextlib.suppress(Exception):  # of a metric, which `_metrics` reports
         missing = metrics_validator.get_missing_slices(details, config)
@@ -192,7 +180,7 @@ def _has_missing_comparison(config: Any) -> bool:
     return False
 
 
-def _metrics(config: Any) -> Iterator[Finding]:
+def _metrics(config: Any) -> Findings:
     from tensorflow_model_analysis.metrics import metric_specs
 
     for spec in config.metrics_specs:
@@ -214,15 +202,16 @@ def is_elsewhere(error: Exception, metric: Any) -> bool:
     return isinstance(error, ModuleNotFoundError) and metric.module.startswith(error.name or "-")
 
 
-def _thresholds(config: Any) -> Iterator[Finding]:
-    if not any(_has_threshold(spec) for spec in config.metrics_specs):
+def _thresholds(config: Any) -> Findings:
+    if not any(any(_metric_thresholds(spec)) for spec in config.metrics_specs):
         message = (
             "no metric has a threshold: the Evaluator never writes a blessing, and a Pusher "
             "that waits for one never pushes"
         )
         remedy = "add threshold { value_threshold { lower_bound { value: ... } } } to a metric"
         yield warn(message, remedy)
-    for wanted in _bounded_slices(config):
+    bounded = _of_thresholds(config, "slicing_specs")
+    for wanted in bounded:
         if not _is_computed(wanted, config):
             slices = {**dict.fromkeys(wanted.feature_keys, "any"), **wanted.feature_values}
             message = (
@@ -231,8 +220,7 @@ def _thresholds(config: Any) -> Iterator[Finding]:
             )
             yield warn(message, "add the slice to slicing_specs")
     fewest = config.options.min_slice_size.value
-    parts = (spec for spec in _bounded_slices(config) if spec != type(spec)())
-    if fewest > 1 and any(parts):
+    if fewest > 1 and any(spec != type(spec)() for spec in bounded):
         message = (
             f"min_slice_size {fewest}: TFMA leaves out metrics of slices with fewer examples, and "
             "for one that has a threshold the Evaluator then blesses no model"
@@ -253,7 +241,8 @@ def _thresholds(config: Any) -> Iterator[Finding]:
             )
             remedy = "put the threshold into the own entry of a metric"
             yield warn(message, remedy)
-        for subject, threshold in _metric_thresholds(spec):
+        for subject, each in _metric_thresholds(spec):
+            threshold = getattr(each, "threshold", each)
             has_change = threshold.HasField("change_threshold")
             if has_change and not threshold.change_threshold.direction:
                 message = (
@@ -274,18 +263,21 @@ def _thresholds(config: Any) -> Iterator[Finding]:
 
 
 def _metric_thresholds(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Yields what each `MetricThreshold` of a metrics spec is for, and the threshold."""
+    """Yields what each threshold of a metrics spec is for, and the message that has it.
+
+    That is the `MetricThreshold` itself, or it is the field `threshold`, beside the slices.
+    """
     for name, threshold in spec.thresholds.items():
         yield f"thresholds of {name!r}", threshold
     for of in (spec.per_slice_thresholds, spec.cross_slice_thresholds):
         for name, of_slices in of.items():
             for each in of_slices.thresholds:
-                yield f"thresholds of slices for {name!r}", each.threshold
+                yield f"thresholds of slices for {name!r}", each
     for metric in spec.metrics:
         subject = f"metric {metric.class_name!r}"
-        yield subject, metric.threshold
-        for each in (*metric.per_slice_thresholds, *metric.cross_slice_thresholds):
-            yield subject, each.threshold
+        own = [metric] if metric.HasField("threshold") else []
+        for each in (*own, *metric.per_slice_thresholds, *metric.cross_slice_thresholds):
+            yield subject, each
 
 
 def _names_of(metric: Any) -> list[str]:
@@ -296,13 +288,3 @@ def _names_of(metric: Any) -> list[str]:
         instance = metric_specs.metric_instance(metric)
         return [instance.get_config().get("name") or instance.name]
     return []
-
-
-def _has_threshold(spec: Any) -> bool:
-    shared = (spec.thresholds, spec.per_slice_thresholds, spec.cross_slice_thresholds)
-    return any(map(len, shared)) or any(
-        metric.HasField("threshold")
-        or len(metric.per_slice_thresholds)
-        or len(metric.cross_slice_thresholds)
-        for metric in spec.metrics
-    )

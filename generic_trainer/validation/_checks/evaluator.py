@@ -11,7 +11,7 @@ import numpy as np
 
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import did_you_mean, reason_of
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._lists import filled
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_words, parsed
@@ -42,7 +42,7 @@ _BEAM = (
 
 
 @check(after="variables_finite", needs=("inputs_read",), decided_by="code")
-def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
+def eval_config(model: ModelUnderTest) -> Findings:
     """Labels, weights, slices, metrics and thresholds of the eval config make sense.
 
     The Evaluator runs hours later. A wrong configuration is an error there, or a metric without a
@@ -92,7 +92,7 @@ def _has_value(model: ModelUnderTest, key: str, value: str) -> bool:
 
 
 @check(needs=("inputs_read", "signatures_exist"), decided_by="code")
-def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
+def eval_signatures(model: ModelUnderTest) -> Findings:
     """The model has the signatures, inputs and outputs that the eval config refers to.
 
     The Evaluator calls the signature that `model_specs` names, picks outputs by name and reads the
@@ -134,7 +134,7 @@ def _called(model: ModelUnderTest, spec: Any) -> str:
     return spec.signature_name or default
 
 
-def _labels(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
+def _labels(model: ModelUnderTest, spec: Any, name: str) -> Findings:
     """Warns of labels that are inputs; of those that the contract names, `without_label` does."""
     signature = model.signatures[name]
     needed = {key for key, feature in signature.features.items() if feature.is_required}
@@ -146,7 +146,7 @@ def _labels(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
         yield warn(message, remedy, may_be_meant=True)
 
 
-def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
+def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Findings:
     signature = model.signatures[name]
     features = _available(model, spec)
     if signature.is_serialized or features is None:
@@ -169,7 +169,7 @@ def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
             yield fail(message, "cast inside the signature: TFMA does not cast")
 
 
-def _inputs_of_no_examples(model: ModelUnderTest) -> Iterator[Finding]:
+def _inputs_of_no_examples(model: ModelUnderTest) -> Findings:
     """Warns of an Evaluator, whose config is unknown, if no signature takes what it reads.
 
     A signature of transformed features is fine beside one that transforms serialized examples:
@@ -210,7 +210,7 @@ def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
     return features
 
 
-def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
+def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Findings:
     outputs = list(model.signatures[name].outputs)
     metrics_specs = model.evidence.eval_config.metrics_specs
     for key in sorted({key for metrics in metrics_specs for key in metrics.output_names}):
@@ -234,7 +234,7 @@ def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
 
 
 @check(after="parity", needs=("loads", "devices", "eval_signatures"))
-def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
+def eval_rehearsal(model: ModelUnderTest) -> Findings:
     """TFMA evaluates the model on a few examples, and every metric is a number.
 
     TFMA itself evaluates the model on at most 20 raw examples with Beam's in-memory runner, which
@@ -388,7 +388,7 @@ def _name_of(key: Any) -> str:
     return "/".join(filter(None, (key.model_name, key.output_name, key.name + of)))
 
 
-def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
+def _beyond_one(model: ModelUnderTest) -> Findings:
     """Warns of metrics that take probabilities if the model returns other numbers."""
     metrics = [m for spec in model.evidence.eval_config.metrics_specs for m in spec.metrics]
     named = {metric.class_name for metric in metrics if not _AS_IT_IS.search(metric.config)}
@@ -418,7 +418,7 @@ def _evaluated(model: ModelUnderTest) -> Iterator[tuple[Any, Mapping[str, np.nda
             yield spec, {} if scored is None else scored.batch
 
 
-def _of_one_class(model: ModelUnderTest) -> Iterator[Finding]:
+def _of_one_class(model: ModelUnderTest) -> Findings:
     """Warns of metrics that find a class among several numbers, and get one number: it is class 0.
 
     TFMA reports no error. A model that is always right has the accuracy of answering class 0.
@@ -441,7 +441,7 @@ def _of_one_class(model: ModelUnderTest) -> Iterator[Finding]:
                 yield from _of_single(named & _OF_ONE_HOT, f"label {label!r}", "a one-hot label")
 
 
-def _of_single(metrics: Iterable[str], what: str, wanted: str) -> Iterator[Finding]:
+def _of_single(metrics: Iterable[str], what: str, wanted: str) -> Findings:
     if named := ", ".join(sorted(metrics)):
         message = f"{named} takes {wanted}, {what} is one number: TFMA silently takes it as class 0"
         remedy = (

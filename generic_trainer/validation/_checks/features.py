@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._schema_rows import dtype_in_schema, features_in_use, parsed
 from generic_trainer.validation._signatures import Signature, feature_of
@@ -18,7 +18,7 @@ _NAMES_REMEDY = "name inputs as the schema names features: the Evaluator feeds t
 
 
 @check(after="composite_tensors", needs=("signatures_exist", "inputs_read"), decided_by="code")
-def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
+def schema_features(model: ModelUnderTest) -> Findings:
     """The features that the signatures read are in the schema and the examples, of the same types.
 
     The model reads features by name. If the feature has a default, a wrong name silently reads as
@@ -42,7 +42,7 @@ def schema_features(model: ModelUnderTest) -> Iterator[Finding]:
             yield from findings(model, name, signature, known)
 
 
-def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
+def _in_examples(model: ModelUnderTest) -> Findings:
     """Yields features of signatures that the contract's examples lack, or have of another type."""
     rows = len(model.evidence.records)
     seen = model.evidence.seen_dtypes
@@ -89,14 +89,13 @@ def _in_examples(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _parses_inside(model: ModelUnderTest) -> bool:
     """Whether a parsed record is itself a feature of an example."""
-    parsing = [node for node in model.nodes if node.op.startswith("ParseExample")]
-    places = {(node.function, node.proto.name) for node in parsing}
-    return len(parsing) > 1 and any(places & model.graph.upstream_of([node]) for node in parsing)
+    parsing = {node.place for node in model.nodes if node.op.startswith("ParseExample")}
+    return any(parsing & model.graph.upstream_of([place]) for place in parsing)
 
 
 def _parsed(
     model: ModelUnderTest, name: str, signature: Signature, known: Mapping[str, str]
-) -> Iterator[Finding]:
+) -> Findings:
     seen = model.evidence.seen_dtypes.keys()
     read = signature.features
     for key in sorted(read.keys() - known.keys() - seen):
@@ -133,7 +132,7 @@ def _values_of(feature: Any) -> int | None:
 
 def _inputs(
     model: ModelUnderTest, name: str, signature: Signature, known: Mapping[str, str]
-) -> Iterator[Finding]:
+) -> Findings:
     features = {key: feature_of(key, known) for key in signature.inputs}
     if known.keys().isdisjoint(features.values()):
         # They may be all features in one tensor, which is fine for a server.
@@ -149,7 +148,7 @@ def _inputs(
 
 
 @check(needs=("signatures_exist", "inputs_read"), decided_by="code")
-def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
+def label_inputs(model: ModelUnderTest) -> Findings:
     """No signature that consumers call takes the label as an input.
 
     The model predicts the label, which is unknown when it serves: a signature that needs the label
@@ -170,7 +169,7 @@ def label_inputs(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(after="assets", needs=("assets", "inputs_read"), decided_by="code")
-def vocabularies(model: ModelUnderTest) -> Iterator[Finding]:
+def vocabularies(model: ModelUnderTest) -> Findings:
     """Assets with the name of an asset of the transform graph are the same file.
 
     Transform wrote the vocabulary, and the model was trained on the indices of its words. Another

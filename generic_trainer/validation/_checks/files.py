@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,16 @@ from generic_trainer._core import internals
 from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
-from generic_trainer.validation._check import ANY, FORMATS, Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import (
+    ANY,
+    FORMATS,
+    Findings,
+    Skip,
+    check,
+    fail,
+    note,
+    warn,
+)
 from generic_trainer.validation._contract import SOURCES
 from generic_trainer.validation._graph import HANDS_ON, Node, listed
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
@@ -43,7 +52,7 @@ _TABLE_KEY = re.compile(r"/\.ATTRIBUTES/table-(keys|values)$")
 
 
 @check(after="", formats=ANY, decided_by="code")
-def presence(model: ModelUnderTest) -> Iterator[Finding]:
+def presence(model: ModelUnderTest) -> Findings:
     """The directory holds a SavedModel, or a model in another format.
 
     To an orchestrator, a step is done if its process succeeds, even if the directory is empty. Only
@@ -84,7 +93,7 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(formats=FORMATS, decided_by="code")
-def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
+def inputs_read(model: ModelUnderTest) -> Findings:
     """The contract's examples, schema, statistics, transform graph and eval config can be read.
 
     All other checks rely on these inputs: a wrong path would leave them without examples, and
@@ -105,7 +114,7 @@ def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("presence",), formats=ANY, decided_by="code")
-def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
+def manifest_matches(model: ModelUnderTest) -> Findings:
     """Every file has the SHA-256 that the model's manifest.json lists.
 
     A truncated vocabulary loads and silently returns defaults; only this finds it.
@@ -136,7 +145,7 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(after="format_consumers", needs=("presence",))
-def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
+def leftovers(model: ModelUnderTest) -> Findings:
     """saved_model.pb is below protobuf's 2 GB, and no file is left over from a broken save.
 
     protobuf reads at most 2 GB, in every language, so that a larger `saved_model.pb` is written and
@@ -163,7 +172,7 @@ def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("presence",), decided_by="code")
-def parses(model: ModelUnderTest) -> Iterator[Finding]:
+def parses(model: ModelUnderTest) -> Findings:
     """The SavedModel proto parses and holds a graph.
 
     A full disk or an interrupted copy leaves a file with the right name that cannot be parsed.
@@ -179,7 +188,7 @@ def parses(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("parses",), decided_by="code")
-def fingerprint(model: ModelUnderTest) -> Iterator[Finding]:
+def fingerprint(model: ModelUnderTest) -> Findings:
     """The fingerprint that was written at the export still fits the files.
 
     It covers saved_model.pb and the index of the variables; the variables have separate checksums,
@@ -220,7 +229,7 @@ def fingerprint(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(after="compiled_functions", needs=("serve_tag",), decided_by="code")
-def assets(model: ModelUnderTest) -> Iterator[Finding]:
+def assets(model: ModelUnderTest) -> Findings:
     """Every asset of the graph is there and not empty.
 
     A model whose table lacks its file does not load. A table with an empty file, or with a pointer
@@ -247,7 +256,7 @@ def assets(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(after="vocabularies", needs=("serve_tag",), decided_by="code")
-def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
+def variables_read(model: ModelUnderTest) -> Findings:
     """Every variable is complete, and its checksum is right.
 
     TensorFlow reads the files of the weights as late as possible: a damaged shard may be noticed by
@@ -271,7 +280,7 @@ def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("variables_read",))
-def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
+def variables_finite(model: ModelUnderTest) -> Findings:
     """No weight is NaN or infinite.
 
     Diverged training ends without an error and exports NaN. The scores of such a model are NaN or
@@ -303,7 +312,7 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
         yield warn(message, f"fine in a mask; in a weight, {remedy}")
 
 
-def _nan_constants(model: ModelUnderTest, remedy: str) -> Iterator[Finding]:
+def _nan_constants(model: ModelUnderTest, remedy: str) -> Findings:
     """Yields constants with a NaN that a signature computes with.
 
     NaN is often meant where it is chosen by `tf.where`, is a default value, or fills a tensor.
@@ -312,9 +321,9 @@ def _nan_constants(model: ModelUnderTest, remedy: str) -> Iterator[Finding]:
         node for node in model.nodes if node.op == "Const" and node.served and _has_nan(node)
     ]
     for judge, ops, size in ((fail, _WEIGHED, 0), (warn, _COMBINED, 1)):
-        readers = [node for node in model.nodes if node.served and ops.fullmatch(node.op)]
+        readers = [node.place for node in model.nodes if node.served and ops.fullmatch(node.op)]
         read = model.graph.upstream_of(readers, HANDS_ON | {"Cast"}) if constants else set()
-        spoilt = [n for n in constants if (n.function, n.proto.name) in read and n.size > size]
+        spoilt = [n for n in constants if n.place in read and n.size > size]
         if spoilt:
             message = f"NaN in a constant: {listed(spoilt)}"
             yield judge(message, remedy, may_be_meant=judge is warn)

@@ -1,14 +1,22 @@
 """Checks of the graph: its ops, constants, devices and functions."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer.validation._access import Assets, reaches_out
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
-from generic_trainer.validation._graph import HANDS_ON, QUEUES, Node, library_of, listed, node_name
+from generic_trainer.validation._check import Finding, Findings, Skip, check, fail, note, warn
+from generic_trainer.validation._graph import (
+    HANDS_ON,
+    QUEUES,
+    Node,
+    Place,
+    library_of,
+    listed,
+    node_name,
+)
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._op_registries import described, facts_of, known_by, minors, span
 
@@ -29,7 +37,7 @@ _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
 
 
 @check(after="fingerprint", needs=("parses",), decided_by="code")
-def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
+def serve_tag(model: ModelUnderTest) -> Findings:
     """One MetaGraph is tagged exactly {serve}, which is what every consumer asks for.
 
     TF Serving, BulkInferrer and `tf.saved_model.load` ask for the MetaGraph whose only tag is
@@ -45,7 +53,7 @@ def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("serve_tag",))
-def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
+def tensorflow_version(model: ModelUnderTest) -> Findings:
     """The model was not saved by a newer TensorFlow than the one that runs here.
 
     An older TensorFlow may lack an op, or an attribute of one, and fails when the servers load the
@@ -68,7 +76,7 @@ def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("serve_tag",), decided_by="code")
-def served_by(model: ModelUnderTest) -> Iterator[Finding]:
+def served_by(model: ModelUnderTest) -> Findings:
     """Each TensorFlow that the contract names has every op, attribute and dtype of the model.
 
     TensorFlow loads models of older releases, not of newer ones. TF Serving follows TensorFlow by
@@ -102,7 +110,7 @@ def served_by(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(after="label_inputs", needs=("serve_tag",), decided_by="code")
-def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
+def unregistered_ops(model: ModelUnderTest) -> Findings:
     """Every op is one of TensorFlow's own, in the TensorFlow that is installed here.
 
     Any other op comes from a library, which every consumer has to load before the model; without it
@@ -135,7 +143,7 @@ def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("serve_tag",), decided_by="code")
-def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
+def denied_ops(model: ModelUnderTest) -> Findings:
     """No op is one of the contract's denied ones, not even inside a branch or a loop.
 
     Your servers or your rules may forbid some ops. They are looked for in branches, loops and
@@ -152,7 +160,7 @@ def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("serve_tag",), decided_by="code")
-def python_ops(model: ModelUnderTest) -> Iterator[Finding]:
+def python_ops(model: ModelUnderTest) -> Findings:
     """No op calls Python: the function stays behind in the process that exported it.
 
     `tf.py_function` keeps a number in the graph, by which it finds the function in the process that
@@ -168,7 +176,7 @@ def python_ops(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _forbid(
     nodes: list[Node], problem: str, remedy: str, judge: Callable[[str, str], Finding] = fail
-) -> Iterator[Finding]:
+) -> Findings:
     """Fails if a consumer can reach one of the nodes, and warns of others."""
     run = [node for node in nodes if node.when in ("served", "restored", "loaded", "replacing")]
     if run:
@@ -181,7 +189,7 @@ def _forbid(
 
 
 @check(needs=("serve_tag",), decided_by="code")
-def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
+def file_ops(model: ModelUnderTest) -> Findings:
     """No op that a consumer can reach reads or writes files or connects (assets apart).
 
     If this check fails, the model is not run, because it would reach files here too.
@@ -234,7 +242,7 @@ def _is_loading(node: Node, checkpoint: Assets) -> bool:
 
 
 @check(needs=("serve_tag",), decided_by="code")
-def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
+def absolute_paths(model: ModelUnderTest) -> Findings:
     """No constant names a file outside the model: it would be missing where the model serves.
 
     A path in a constant exists on the machine that trained. The files that a model needs should be
@@ -245,15 +253,17 @@ def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if not (paths := list(_paths(model))):
         return  # as in nearly all models: no need to trace the graph
-    readers = [node for node in model.nodes if _READERS.fullmatch(node.op)]
-    read = model.graph.upstream_of(readers)
-    words = model.graph.upstream_of([n for n in model.nodes if _TABLES.fullmatch(n.op)])
-    compared = [node for node in model.nodes if _COMPARED.fullmatch(node.op)]
-    words |= model.graph.upstream_of(compared, HANDS_ON)  # not what made the texts of a feature
+
+    def upstream_of(ops: re.Pattern[str], through: Container[str] | None = None) -> set[Place]:
+        readers = [node.place for node in model.nodes if ops.fullmatch(node.op)]
+        return model.graph.upstream_of(readers, through)
+
+    read = upstream_of(_READERS)
+    # Not what made the texts of a feature.
+    words = upstream_of(_TABLES) | upstream_of(_COMPARED, HANDS_ON)
     for node, path in paths:
-        place = (node.function, node.proto.name)
-        if place in read or place not in words:
-            yield from _judge_path(model, node, path, place in read)
+        if node.place in read or node.place not in words:
+            yield from _judge_path(model, node, path, node.place in read)
 
 
 def _paths(model: ModelUnderTest) -> Iterator[tuple[Node, str]]:
@@ -269,7 +279,7 @@ def _paths(model: ModelUnderTest) -> Iterator[tuple[Node, str]]:
                 yield node, path
 
 
-def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> Iterator[Finding]:
+def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> Findings:
     message = f"the constant {node.where} is the path {path!r}"
     inside = Path(path).is_relative_to(Path(model.exported_to).absolute())
     remedy = "keep a file that the model reads as tf.saved_model.Asset(path) on the exported object"
@@ -280,7 +290,7 @@ def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> 
 
 
 @check(needs=("serve_tag",), decided_by="code")
-def devices(model: ModelUnderTest) -> Iterator[Finding]:
+def devices(model: ModelUnderTest) -> Findings:
     """No op depends on a worker, an accelerator or the other replicas of the training.
 
     The checks that run the model need this one: a collective waits for ever.
@@ -339,7 +349,7 @@ def _without_kernel(model: ModelUnderTest) -> list[Node]:
 
 
 @check(needs=("serve_tag",), decided_by="code")
-def compiled_functions(model: ModelUnderTest) -> Iterator[Finding]:
+def compiled_functions(model: ModelUnderTest) -> Findings:
     """No function insists on compilation with XLA, which many servers are built without.
 
     TF Serving and many builds of TensorFlow have no XLA, and a function that must be compiled fails

@@ -11,13 +11,13 @@ which take most neighbours from each row::
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from generic_trainer.validation import _scoring
-from generic_trainer.validation._check import Finding
+from generic_trainer.validation._check import Findings
 from generic_trainer.validation._checks.predictions import first_difference, remedy_of_varying
 from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._model import ModelUnderTest
@@ -37,7 +37,7 @@ def beside_others(
     *,
     size: int = _SMALL,
     certain: bool = True,
-) -> Iterator[Finding]:
+) -> Findings:
     """Yields a finding for the first row that has other outputs in a smaller batch.
 
     Args:

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import FORMATS, Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import (
+    FORMATS,
+    Finding,
+    Findings,
+    Skip,
+    check,
+    fail,
+    note,
+    warn,
+)
 from generic_trainer.validation._checks.graph import why_not_run
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
@@ -62,7 +71,7 @@ class _Pair:
 
 
 @check(after="format_scores", needs=("format_scores",), formats=FORMATS)
-def parity(model: ModelUnderTest) -> Iterator[Finding]:
+def parity(model: ModelUnderTest) -> Findings:
     """TFLite models and quantised SavedModels predict what their source predicts.
 
     Converting and quantising change the numbers, mostly by little; only a comparison with the
@@ -175,9 +184,7 @@ def _alike(tensor: Tensor, other: Tensor) -> bool:
     return fits(free, other.shape)
 
 
-def _compared(
-    model: ModelUnderTest, subject: _Subject, pair: _Pair, source: Run
-) -> Iterator[Finding]:
+def _compared(model: ModelUnderTest, subject: _Subject, pair: _Pair, source: Run) -> Findings:
     contract = model.contract
     feed = feed_for(model, subject.signatures[pair.name], model.evidence.eval_rows)
     if feed is None or (pair.inputs is None and not (feed.real and feed.records)):
@@ -237,7 +244,7 @@ def _both(
 
 
 @check(after="session", needs=("loads", "devices"), is_advisory=True)
-def base_model(model: ModelUnderTest) -> Iterator[Finding]:
+def base_model(model: ModelUnderTest) -> Findings:
     """Signatures, ops and assets are those of the base model, and predictions are alike.
 
     If a new model behaves differently, the changes since the model that serves now are the first
@@ -288,7 +295,7 @@ def _changes(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
         yield f"assets were {sorted(old_assets)}, are {sorted(new_assets)}"
 
 
-def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[Finding]:
+def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Findings:
     for name, scores in model.scores.items():
         if name not in base.signatures or name not in model.serving_signatures:
             continue

@@ -10,7 +10,7 @@ import numpy as np
 
 from generic_trainer._core.texts import did_you_mean, reason_of
 from generic_trainer.validation import _scoring
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._feeds import is_tiny
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
@@ -43,7 +43,7 @@ _RANDOM = re.compile(
 
 
 @check(after="scores", needs=("scores",), decided_by="rows")
-def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
+def output_per_row(model: ModelUnderTest) -> Findings:
     """The first dimension of every output is the number of rows.
 
     Declared shapes may be wrong or unknown. This check counts the rows of each output.
@@ -60,7 +60,7 @@ def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("scores",))
-def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
+def outputs_finite(model: ModelUnderTest) -> Findings:
     """No output is NaN or infinite.
 
     One NaN among a thousand predictions turns the Evaluator's metric into NaN, which no threshold
@@ -103,7 +103,7 @@ def _useless(scored: _scoring.Scores, label_keys: Collection[str]) -> set[str]:
 
 
 @check(needs=("scores",))
-def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
+def outputs_vary(model: ModelUnderTest) -> Findings:
     """Different examples do not all get the same outputs.
 
     A model with constant outputs has not read its features, or has learned nothing. It loads,
@@ -152,7 +152,7 @@ def _constant(output: np.ndarray) -> bool:
 
 
 @check(needs=("scores",), decided_by="rows")
-def outputs_utf8(model: ModelUnderTest) -> Iterator[Finding]:
+def outputs_utf8(model: ModelUnderTest) -> Findings:
     """Outputs of text are UTF-8, or have a name that ends in `_bytes`.
 
     The REST API of TF Serving encodes an output in base64 only if its name ends in `_bytes`. It
@@ -181,7 +181,7 @@ def _is_utf8(output: np.ndarray) -> bool:
 
 
 @check(needs=("scores",), decided_by="rows")
-def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
+def deterministic(model: ModelUnderTest) -> Findings:
     """The same batch scored twice gives the same outputs.
 
     If the same request gets different answers, predictions cannot be explained, cached, or compared
@@ -233,7 +233,7 @@ def remedy_of_varying(signature: Signature) -> str:
 
 
 @check(needs=("scores",), decided_by="rows")
-def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
+def row_independence(model: ModelUnderTest) -> Findings:
     """A row scored alone, or in a smaller batch, has the outputs that it has in the full batch.
 
     A prediction that depends on its neighbours changes with the traffic, which the Evaluator's
@@ -281,7 +281,7 @@ def first_difference(scored: _scoring.Scores, key: str) -> tuple[str, bool]:
 
 
 @check(needs=("deterministic",))
-def golden(model: ModelUnderTest) -> Iterator[Finding]:
+def golden(model: ModelUnderTest) -> Findings:
     """The model still gives the golden outputs of its manifest.
 
     Another machine, another TensorFlow or a changed file can change the outputs of a model. The
@@ -310,7 +310,7 @@ def golden(model: ModelUnderTest) -> Iterator[Finding]:
         yield from _compare_golden(model, name, rows)
 
 
-def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> Iterator[Finding]:
+def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> Findings:
     outputs = _score(model, name, map(base64.b64decode, rows["examples"]))
     for output, golden_values in rows["outputs"].items():
         actual = outputs[output]
@@ -329,7 +329,7 @@ def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> I
 
 
 @check(needs=("scores",), decided_by="rows")
-def without_label(model: ModelUnderTest) -> Iterator[Finding]:
+def without_label(model: ModelUnderTest) -> Findings:
     """Examples without the label still score, and score the same.
 
     Requests have no label. A signature that parses it as a required feature scores every example of

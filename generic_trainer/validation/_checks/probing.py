@@ -15,7 +15,7 @@ import numpy as np
 from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb, resident_memory_mb
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation import _scoring, _troubles
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._checks.neighbours import beside_others
 from generic_trainer.validation._checks.predictions import (
     FILLING_REMEDY,
@@ -52,7 +52,7 @@ _REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
 
 
 @check(after="memory", needs=("scores",))
-def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
+def eval_rows(model: ModelUnderTest) -> Findings:
     """The first 1,000 eval examples are scored, in batches of up to 256, and alike in small ones.
 
     The first examples seldom have the rare word, the longest list or the missing value. A thousand
@@ -81,7 +81,7 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(after="beats_constant", needs=("scores",), decided_by="rows")
-def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
+def without_optional(model: ModelUnderTest) -> Findings:
     """Examples score without features that are optional in schema or statistics, or that some lack.
 
     An optional feature will be missing one day. Each is left out alone, and all of them together.
@@ -108,7 +108,7 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _without(
     model: ModelUnderTest, name: str, scored: _scoring.Scores, optional: Collection[str]
-) -> Iterator[Finding]:
+) -> Findings:
     """Yields findings of rows that lack features, those of one batch first."""
     examples = parsed(scored.feed.records)
     base, usual = _base(scored)
@@ -153,7 +153,7 @@ def _lacking(examples: Sequence[Any], features: AbstractSet[str]) -> Iterator[Pr
 
 
 @check(needs=("scores",))
-def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
+def schema_rows(model: ModelUnderTest) -> Findings:
     """Rows at the limits of the schema are scored, and give numbers.
 
     Production may send all rows that the schema allows: every word of a domain, the ends of a
@@ -172,7 +172,7 @@ def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(after="batch_sizes", needs=("scores",), is_advisory=True)
-def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
+def unforeseen_rows(model: ModelUnderTest) -> Findings:
     """Rows beyond the domains of the schema give numbers, and an empty batch gives no error.
 
     Clients send more than a schema foresees: values beyond a domain, unknown words, broken text, an
@@ -222,7 +222,7 @@ def _convolves_no_empty_batch() -> bool:
 
 
 @check(after="schema_rows", needs=("scores",))
-def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
+def observed_rows(model: ModelUnderTest) -> Findings:
     """Rows with values from the statistics, of features without a domain, give numbers.
 
     Inferred schemas declare no domain for most numbers. Values that have occurred will occur again:
@@ -247,7 +247,7 @@ def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("scores",), decided_by="rows")
-def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
+def batch_sizes(model: ModelUnderTest) -> Findings:
     """Batches of 1 to 4,096 rows are scored, as far as there is time, and each row as ever.
 
     Traffic determines the batch sizes of servers, and Beam's workers those of BulkInferrer. Rare
@@ -287,9 +287,7 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip("nothing to test: the rows are too large, or probe_s is used up")
 
 
-def _of_size(
-    model: ModelUnderTest, name: str, scored: _scoring.Scores, size: int
-) -> Iterator[Finding]:
+def _of_size(model: ModelUnderTest, name: str, scored: _scoring.Scores, size: int) -> Findings:
     import tensorflow as tf
 
     rows = np.arange(size) % scored.feed.rows
@@ -324,7 +322,7 @@ def _of_made_up(
     made_up: Callable[[SchemaRows], Iterable[ProbeRow]],
     remedy: str,
     is_certain: bool = True,
-) -> Iterator[Finding]:
+) -> Findings:
     from tensorflow_metadata.proto.v0 import schema_pb2
 
     probed = _probed(model)
@@ -384,7 +382,7 @@ def _findings(
     rows: Sequence[ProbeRow],
     remedy: str,
     fatal: Collection[str],
-) -> Iterator[Finding]:
+) -> Findings:
     """Yields a finding for each cause of trouble, with an example that shows it.
 
     Troubles of the kinds in `fatal` are failures, others warnings.

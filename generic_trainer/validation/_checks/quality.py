@@ -1,11 +1,11 @@
 """A check of how good the predictions are, compared with an answer that needs no model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, Skip, check, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, note, warn
 from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._predictions import predictions_fact
@@ -26,7 +26,7 @@ _REMEDY_OF_CLASSES = (
 
 
 @check(after="eval_rows", needs=("scores",), is_advisory=True)
-def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
+def beats_constant(model: ModelUnderTest) -> Findings:
     """Predictions for the eval examples are better than one constant answer to all of them.
 
     A model that has learned nothing loads, serves, and passes every other check. The first 1,000

@@ -1,14 +1,23 @@
 """The check that calls the signatures, whose outputs other checks look at."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation import _scoring
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, untested, warn
+from generic_trainer.validation._check import (
+    Finding,
+    Findings,
+    Skip,
+    check,
+    fail,
+    note,
+    untested,
+    warn,
+)
 from generic_trainer.validation._feeds import feed_for, free_dims, why_unfit
 from generic_trainer.validation._lists import filled
 from generic_trainer.validation._model import ModelUnderTest
@@ -35,7 +44,7 @@ _ANY_ROW_REMEDY = (
 
 
 @check(after="loads", needs=("loads", "devices", "signatures_exist", "inputs_read"))
-def scores(model: ModelUnderTest) -> Iterator[Finding]:
+def scores(model: ModelUnderTest) -> Findings:
     """Every signature scores a batch, an odd remainder of one, and single rows.
 
     The rows are the contract's examples if they fit the signature, and made-up ones otherwise. A
@@ -91,7 +100,7 @@ def _score(model: ModelUnderTest, name: str, feed: _scoring.Feed) -> _scoring.Fe
     return feed
 
 
-def _unfit(model: ModelUnderTest) -> Iterator[Finding]:
+def _unfit(model: ModelUnderTest) -> Findings:
     """Yields why the contract's examples fit no signature, if rows were made up instead."""
     served = [s for s in model.served_scores.values() if s.feed.inputs]
     if any(scored.feed.real for scored in served):
@@ -117,7 +126,7 @@ def _same_served(model: ModelUnderTest, signature: Signature) -> str:
 
 def _why_not_scored(
     model: ModelUnderTest, name: str, feed: _scoring.Feed, error: Exception
-) -> Iterator[Finding]:
+) -> Findings:
     """Yields findings of a signature that does not score all sizes of batches, or none."""
     import tensorflow as tf
 

@@ -14,6 +14,7 @@ from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._check import (
     Finding,
+    Findings,
     Skip,
     check,
     fail,
@@ -48,7 +49,7 @@ _SOME_SECONDS = 0.05
 
 
 @check(after="eval_signatures", needs=("serve_tag", "file_ops"))
-def loads(model: ModelUnderTest) -> Iterator[Finding]:
+def loads(model: ModelUnderTest) -> Findings:
     """`tf.saved_model.load` loads the model elsewhere than where it was exported.
 
     The model is loaded in a process without your code and from another directory, as consumers do.
@@ -80,7 +81,7 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(after="scores", needs=("scores",), decided_by="code")
-def bulk_inference(model: ModelUnderTest) -> Iterator[Finding]:
+def bulk_inference(model: ModelUnderTest) -> Findings:
     """The signature that a BulkInferrer calls scores the examples as they are serialized.
 
     A BulkInferrer passes each tf.Example, serialized, to the only input of its signature. If that
@@ -155,7 +156,7 @@ def _require_inputs(model: ModelUnderTest) -> None:
 
 
 @check(after="without_label", needs=("loads", "devices"), decided_by="rows")
-def warmup(model: ModelUnderTest) -> Iterator[Finding]:
+def warmup(model: ModelUnderTest) -> Findings:
     """Every warm-up request of the model can be answered.
 
     TF Serving replays `assets.extra/tf_serving_warmup_requests` before it takes traffic, and a
@@ -197,7 +198,7 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _replay(model, dict(zip(records, enumerate(requests), strict=True)).values())
 
 
-def _replay(model: ModelUnderTest, requests: Iterable[tuple[int, Any]]) -> Iterator[Finding]:
+def _replay(model: ModelUnderTest, requests: Iterable[tuple[int, Any]]) -> Findings:
     """Yields the faults of different requests, which TF Serving replays while it loads."""
     replayed = 0
     for index, request in requests:
@@ -274,7 +275,7 @@ def _error_of(model: ModelUnderTest, method: str, name: str, body: Any) -> str:
 
 
 @check(needs=("scores",), decided_by="rows")
-def latency(model: ModelUnderTest) -> Iterator[Finding]:
+def latency(model: ModelUnderTest) -> Findings:
     """One example is scored within the contract's time, in the median.
 
     Clients wait. The median for one example is measured on the processors of the machine that
@@ -308,7 +309,7 @@ def _within(message: str, measured: float, budget: float | None, unit: str, fiel
 
 
 @check(needs=("scores",), decided_by="rows")
-def memory(model: ModelUnderTest) -> Iterator[Finding]:
+def memory(model: ModelUnderTest) -> Findings:
     """Loading and scoring stays within the contract's memory.
 
     A server that loads more than it has is killed, with every other model that it serves. Without
@@ -338,7 +339,7 @@ def _median_ms(signature: Any, example: dict[str, np.ndarray], most_s: float) ->
 
 
 @check(after="eval_rehearsal", needs=("loads", "devices"), decided_by="rows")
-def session(model: ModelUnderTest) -> Iterator[Finding]:
+def session(model: ModelUnderTest) -> Findings:
     """A graph session scores as the Python object does.
 
     BulkInferrer, TF Serving and every C++ server restore the variables that the checkpoint
@@ -378,7 +379,7 @@ def _judge(model: ModelUnderTest, signature: str) -> Callable[[str, str], Findin
 
 def _compare_with_session(
     model: ModelUnderTest, name: str, outputs: Mapping[str, np.ndarray]
-) -> Iterator[Finding]:
+) -> Findings:
     signature = model.signatures[name]
     scores = model.scores[name]
     # Other calls have changed the variables of the loaded model.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._contract import BULK_INFERRER, INFRA_VALIDATOR, SignatureSpec
 from generic_trainer.validation._graph import Graph, node_name, tensors_of
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
@@ -27,7 +27,7 @@ _NOT_IN_REST = ("float16", "bfloat16", "uint16")
 
 
 @check(after="served_by", needs=("serve_tag",), decided_by="code")
-def signatures_exist(model: ModelUnderTest) -> Iterator[Finding]:
+def signatures_exist(model: ModelUnderTest) -> Findings:
     """The model has a signature.
 
     Servers, BulkInferrer and Evaluator call signatures; a model without one loads, but cannot be
@@ -47,7 +47,7 @@ def signatures_exist(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("signatures_exist",), decided_by="code")
-def required_signatures(model: ModelUnderTest) -> Iterator[Finding]:
+def required_signatures(model: ModelUnderTest) -> Findings:
     """The model has the signatures that the contract names, or else `serving_default`.
 
     Consumers call a model by the name of a signature. If their configuration names none,
@@ -74,7 +74,7 @@ def required_signatures(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("required_signatures",), decided_by="code")
-def signature_specs(model: ModelUnderTest) -> Iterator[Finding]:
+def signature_specs(model: ModelUnderTest) -> Findings:
     """The signatures have the names, dtypes and shapes that the contract requires.
 
     A client is compiled against names, dtypes and shapes; another export may silently change any of
@@ -125,7 +125,7 @@ def _is_as(expected: str, tensor: Tensor) -> bool:
 
 
 @check(needs=("signatures_exist",), decided_by="code")
-def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
+def serialized_input(model: ModelUnderTest) -> Findings:
     """A signature takes serialized examples as one string input of shape [None].
 
     BulkInferrer wants exactly one input, which is a string; TF Serving's warm-up requests and
@@ -169,7 +169,7 @@ def inferred_signatures(model: ModelUnderTest) -> dict[str, Signature]:
 
 
 @check(needs=("signatures_exist",), decided_by="code")
-def batch_dimension(model: ModelUnderTest) -> Iterator[Finding]:
+def batch_dimension(model: ModelUnderTest) -> Findings:
     """The first dimension of every input is free, so that batches of any size fit.
 
     A signature with a fixed batch accepts other sizes when called from Python, and fails with
@@ -182,7 +182,7 @@ def batch_dimension(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(after="scores", needs=("loads", "signatures_exist"), decided_by="rows")
-def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
+def output_shape(model: ModelUnderTest) -> Findings:
     """The first dimension of every output is the batch: BulkInferrer and Evaluator split by it.
 
     A mean over the batch, or a constant among the outputs, has no row for the example it belongs
@@ -195,7 +195,7 @@ def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _unbatched(model, "output", remedy)
 
 
-def _unbatched(model: ModelUnderTest, kind: str, remedy: str) -> Iterator[Finding]:
+def _unbatched(model: ModelUnderTest, kind: str, remedy: str) -> Findings:
     for name, signature in model.serving_signatures.items():
         for its_kind, key, tensor in signature.tensors:
             if its_kind == kind and not tensor.is_batched:
@@ -219,7 +219,7 @@ def _has_rows(model: ModelUnderTest, name: str, output: str) -> bool:
 
 
 @check(after="batch_dimension", needs=("signatures_exist",), decided_by="code")
-def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
+def signature_tensors(model: ModelUnderTest) -> Findings:
     """Inputs and outputs name tensors of the graph, of the dtypes that they declare.
 
     A signature is a list of names. Tools that edit graphs can leave names of removed tensors
@@ -277,7 +277,7 @@ def _conflict(graph: Graph, tensor: Tensor) -> str:
 
 
 @check(needs=("signatures_exist",), decided_by="code")
-def signature_methods(model: ModelUnderTest) -> Iterator[Finding]:
+def signature_methods(model: ModelUnderTest) -> Findings:
     """Signatures to classify, regress and predict have the inputs and outputs of that method.
 
     TF Serving has separate calls for classification and regression, which look for `scores`,
@@ -336,7 +336,7 @@ def _method_problems(signature: Signature) -> Iterator[str]:
 
 
 @check(needs=("signatures_exist",), decided_by="code")
-def composite_tensors(model: ModelUnderTest) -> Iterator[Finding]:
+def composite_tensors(model: ModelUnderTest) -> Findings:
     """Signatures take and return dense tensors; ragged and sparse ones cannot be served.
 
     Requests and responses are dense tensors. Ragged and sparse ones, and handles of resources, have

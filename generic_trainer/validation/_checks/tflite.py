@@ -1,12 +1,13 @@
 """Checks of TFLite models, beside a SavedModel or instead of one."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._check import (
     FORMATS,
     Finding,
+    Findings,
     Skip,
     check,
     fail,
@@ -26,7 +27,7 @@ _LOADS_SAVED_MODELS = "it loads a SavedModel: export one as well, or remove the 
 
 
 @check(after="manifest_matches", needs=("presence",), formats=FORMATS)
-def other_formats(model: ModelUnderTest) -> Iterator[Finding]:
+def other_formats(model: ModelUnderTest) -> Findings:
     """Every TFLite model is whole, and its ops reach no files.
 
     TFX's Rewriter writes TFLite beside or instead of a SavedModel; the Pusher copies a truncated
@@ -52,7 +53,7 @@ def other_formats(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(needs=("presence",), formats=FORMATS, decided_by="code")
-def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
+def format_consumers(model: ModelUnderTest) -> Findings:
     """Every consumer that the pipeline names can read a model without a SavedModel.
 
     BulkInferrer and InfraValidator load SavedModels only; without this check they would fail after
@@ -84,7 +85,7 @@ def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(after="state_growth", needs=("other_formats", "inputs_read"), formats=FORMATS)
-def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
+def format_scores(model: ModelUnderTest) -> Findings:
     """TFLite models score rows, without NaN.
 
     A file that is whole may still fail with its first row, so it is run on rows of the eval split.
