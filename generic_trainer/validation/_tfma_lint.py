@@ -56,9 +56,10 @@ def lint_findings(
     """
     yield from _structure(config)
     if features is not None and evaluates_transformed(config, features, transformed):
-        message = "label_key is a feature of the output of Transform alone"
-        remedy = "right if the Evaluator reads that; then it is not rehearsed"
-        yield warn(message, remedy)
+        yield warn(
+            "label_key is a feature of the output of Transform alone",
+            "right if the Evaluator reads that; then it is not rehearsed",
+        )
         features = transformed
     if features is not None:
         yield from _feature_names(config, features, preprocessed, are_all)
@@ -86,14 +87,18 @@ def _structure(config: Any) -> Findings:
         yield fail("the config has no model_specs entry", "add model_specs { label_key: ... }")
         return
     if len(config.model_specs) > 2:
-        message = f"{len(config.model_specs)} model_specs; the Evaluator takes model and baseline"
-        yield fail(message, "keep one entry, and one with is_baseline: true to compare models")
+        yield fail(
+            f"{len(config.model_specs)} model_specs; the Evaluator takes model and baseline",
+            "keep one entry, and one with is_baseline: true to compare models",
+        )
     elif all(spec.is_baseline for spec in config.model_specs):
         yield fail("all model_specs have is_baseline: true", "add one for the model itself")
         return
     elif len({spec.name for spec in config.model_specs}) < len(config.model_specs):
-        message = "two model_specs without different names: with a baseline the Evaluator fails"
-        yield warn(message, "give them the names candidate and baseline")
+        yield warn(
+            "two model_specs without different names: with a baseline the Evaluator fails",
+            "give them the names candidate and baseline",
+        )
     try:
         config_util.verify_eval_config(config)
     except ValueError as error:
@@ -189,12 +194,11 @@ def _metrics(config: Any) -> Findings:
                 metric_specs.metric_instance(metric)
             except Exception as error:
                 judge = warn if is_elsewhere(error, metric) else fail
-                message = f"metric {metric.class_name!r} cannot be made: {reason_of(error)[:300]}"
-                remedy = (
+                yield judge(
+                    f"metric {metric.class_name!r} cannot be made: {reason_of(error)[:300]}",
                     "use a class of tfma.metrics or tf.keras.metrics, with arguments as JSON, "
-                    "or of a module that the Evaluator can import"
+                    "or of a module that the Evaluator can import",
                 )
-                yield judge(message, remedy)
 
 
 def is_elsewhere(error: Exception, metric: Any) -> bool:
@@ -204,62 +208,60 @@ def is_elsewhere(error: Exception, metric: Any) -> bool:
 
 def _thresholds(config: Any) -> Findings:
     if not any(any(_metric_thresholds(spec)) for spec in config.metrics_specs):
-        message = (
+        yield warn(
             "no metric has a threshold: the Evaluator never writes a blessing, and a Pusher "
-            "that waits for one never pushes"
+            "that waits for one never pushes",
+            "add threshold { value_threshold { lower_bound { value: ... } } } to a metric",
         )
-        remedy = "add threshold { value_threshold { lower_bound { value: ... } } } to a metric"
-        yield warn(message, remedy)
     bounded = _of_thresholds(config, "slicing_specs")
     for wanted in bounded:
         if not _is_computed(wanted, config):
             slices = {**dict.fromkeys(wanted.feature_keys, "any"), **wanted.feature_values}
-            message = (
+            yield warn(
                 f"a threshold for the slice {slices or 'of all examples'}, which slicing_specs "
-                "does not have: the Evaluator blesses no model"
+                "does not have: the Evaluator blesses no model",
+                "add the slice to slicing_specs",
             )
-            yield warn(message, "add the slice to slicing_specs")
     fewest = config.options.min_slice_size.value
     if fewest > 1 and any(spec != type(spec)() for spec in bounded):
-        message = (
+        yield warn(
             f"min_slice_size {fewest}: TFMA leaves out metrics of slices with fewer examples, and "
-            "for one that has a threshold the Evaluator then blesses no model"
+            "for one that has a threshold the Evaluator then blesses no model",
+            "see that such slices have more examples, or leave the option out",
         )
-        yield warn(message, "see that such slices have more examples, or leave the option out")
     if _has_missing_comparison(config):
-        message = (
+        yield warn(
             "cross_slice_thresholds: TFMA takes the compared slices for missing even where it "
-            "computes them: the Evaluator blesses no model"
+            "computes them: the Evaluator blesses no model",
+            "leave the thresholds out, and read the compared metrics",
         )
-        yield warn(message, "leave the thresholds out, and read the compared metrics")
     for spec in config.metrics_specs:
         computed = {name for metric in spec.metrics for name in _names_of(metric)}
         if computed and (others := sorted(set(spec.thresholds) - computed)):
-            message = (
+            yield warn(
                 f"thresholds for {others}, and the metrics here are {sorted(computed)}"
-                ": unless the model itself computes them, the Evaluator blesses no model"
+                ": unless the model itself computes them, the Evaluator blesses no model",
+                "put the threshold into the own entry of a metric",
             )
-            remedy = "put the threshold into the own entry of a metric"
-            yield warn(message, remedy)
         for subject, each in _metric_thresholds(spec):
             threshold = getattr(each, "threshold", each)
             has_change = threshold.HasField("change_threshold")
             if has_change and not threshold.change_threshold.direction:
-                message = (
+                yield warn(
                     f"{subject}: change_threshold has no direction: beside a baseline, the "
-                    "Evaluator blesses no model"
+                    "Evaluator blesses no model",
+                    "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER",
                 )
-                yield warn(message, "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER")
             bounds = threshold.value_threshold
             both = bounds.HasField("lower_bound") and bounds.HasField("upper_bound")
             lower = bounds.lower_bound.value
             upper = bounds.upper_bound.value
             if both and lower > upper:
-                message = (
+                yield fail(
                     f"{subject}: lower_bound {lower:g} is above upper_bound {upper:g}, so that "
-                    "no model is blessed"
+                    "no model is blessed",
+                    "exchange the bounds",
                 )
-                yield fail(message, "exchange the bounds")
 
 
 def _metric_thresholds(spec: Any) -> Iterator[tuple[str, Any]]:

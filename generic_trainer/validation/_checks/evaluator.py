@@ -142,8 +142,11 @@ def _labels(model: ModelUnderTest, spec: Any, name: str) -> Findings:
     for label in sorted(labels & needed) if not spec.preprocessing_function_names else ():
         message = f"label_key {label!r} is a feature that signature {name!r} needs"
         named = sorted(model.evidence.label_keys)
-        remedy = f"name the label that the model predicts: the contract has {named}"
-        yield warn(message, remedy, may_be_meant=True)
+        yield warn(
+            message,
+            f"name the label that the model predicts: the contract has {named}",
+            may_be_meant=True,
+        )
 
 
 def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Findings:
@@ -155,18 +158,17 @@ def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Findings:
         feature = feature_of(key, features)
         subject = f"input {key!r} of signature {name!r}"
         if feature not in features:
-            message = (
+            yield fail(
                 f"{subject} is not a feature: TFMA feeds inputs by name, and would pass "
-                "serialized examples instead"
-            )
-            remedy = (
+                "serialized examples instead",
                 "name it like the feature, or evaluate a signature that takes serialized "
-                "examples (model_specs.signature_name)"
+                "examples (model_specs.signature_name)",
             )
-            yield fail(message, remedy)
         elif features[feature] not in ("", tensor.dtype.name):
-            message = f"{subject} is {tensor}, the feature is {features[feature]}"
-            yield fail(message, "cast inside the signature: TFMA does not cast")
+            yield fail(
+                f"{subject} is {tensor}, the feature is {features[feature]}",
+                "cast inside the signature: TFMA does not cast",
+            )
 
 
 def _inputs_of_no_examples(model: ModelUnderTest) -> Findings:
@@ -184,16 +186,14 @@ def _inputs_of_no_examples(model: ModelUnderTest) -> Findings:
             return
     inputs = {name: list(signature.inputs)[:5] for name, signature in model.signatures.items()}
     if inputs:
-        message = (
+        yield warn(
             "no signature takes serialized examples, or features of the raw ones alone: the "
             "Evaluator downstream fails, or silently scores serialized examples as a text; "
-            f"inputs are {inputs}"
-        )
-        remedy = (
+            f"inputs are {inputs}",
             "export a signature that takes serialized examples (training.export_model); name the "
-            "Evaluator's eval_config to have all that it needs checked before publishing"
+            "Evaluator's eval_config to have all that it needs checked before publishing",
+            may_be_meant=True,
         )
-        yield warn(message, remedy, may_be_meant=True)
 
 
 def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
@@ -215,8 +215,10 @@ def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Findings:
     metrics_specs = model.evidence.eval_config.metrics_specs
     for key in sorted({key for metrics in metrics_specs for key in metrics.output_names}):
         if key not in outputs and key not in spec.label_keys:
-            message = f"metrics_specs.output_names has {key!r}; signature {name!r} has {outputs}"
-            yield fail(message, "name an output, or leave output_names out if there is one")
+            yield fail(
+                f"metrics_specs.output_names has {key!r}; signature {name!r} has {outputs}",
+                "name an output, or leave output_names out if there is one",
+            )
     if len(outputs) < 2:
         return
     expected = list(filter(None, [spec.prediction_key, *spec.prediction_keys.values()]))
@@ -229,8 +231,10 @@ def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Findings:
     elif not named and _KNOWN_OUTPUTS.isdisjoint(outputs):
         problem = "the eval config does not name the prediction"
     if problem:
-        remedy = "set model_specs.prediction_key, or metrics_specs.output_names for several heads"
-        yield fail(f"{problem}: {subject}", remedy)
+        yield fail(
+            f"{problem}: {subject}",
+            "set model_specs.prediction_key, or metrics_specs.output_names for several heads",
+        )
 
 
 @check(after="parity", needs=("loads", "devices", "eval_signatures"))
@@ -261,32 +265,33 @@ def eval_rehearsal(model: ModelUnderTest) -> Findings:
             for m in s.metrics
         ):
             raise Skip(str(error)) from error
-        remedy = "correct the eval config or the signature that it calls"
-        yield fail(f"the Evaluator would fail: {_reason(error)}", remedy)
+        yield fail(
+            f"the Evaluator would fail: {_reason(error)}",
+            "correct the eval config or the signature that it calls",
+        )
         return
     model.facts["rehearsed_metrics"] = {k: v for k, v in metrics.items() if math.isfinite(v)}
     for name, value in sorted(metrics.items()):
         if not math.isfinite(value):
             message = f"metric {name!r} is {value} on {_EXAMPLES} examples"
             if _has_broken_prediction(model):
-                remedy = "look for NaN and infinities among the predictions: TFMA reports no error"
-                yield fail(message, remedy)
-            else:
-                remedy = (
-                    "fine if it is undefined for so few, like the precision without a predicted "
-                    "positive; otherwise look for NaN among the labels: TFMA reports no error"
+                yield fail(
+                    message,
+                    "look for NaN and infinities among the predictions: TFMA reports no error",
                 )
-                yield warn(message, remedy)
+            else:
+                yield warn(
+                    message,
+                    "fine if it is undefined for so few, like the precision without a predicted "
+                    "positive; otherwise look for NaN among the labels: TFMA reports no error",
+                )
     if unmet:
-        message = (
+        yield warn(
             f"a threshold of {', '.join(map(repr, unmet))}, for which TFMA reports no number: "
-            "the Evaluator blesses no model"
-        )
-        remedy = (
+            "the Evaluator blesses no model",
             "put the threshold into the own entry of a metric that is one number; instead of a "
-            "top_k or class_id in its config, use metrics_specs { binarize { ... } }"
+            "top_k or class_id in its config, use metrics_specs { binarize { ... } }",
         )
-        yield warn(message, remedy)
     yield from _beyond_one(model)
     yield from _of_one_class(model)
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
@@ -401,13 +406,13 @@ def _beyond_one(model: ModelUnderTest) -> Findings:
                 continue
             least, greatest = extent(values)
             if greatest > 1 or least < 0:
-                message = (
+                yield warn(
                     f"{', '.join(wanting)} takes probabilities, output {key!r} has values "
                     f"from {least:.3g} to {greatest:.3g}: TFMA silently counts those below "
-                    "0 as 0, and those above 1 as 1"
+                    "0 as 0, and those above 1 as 1",
+                    "evaluate a signature that applies the sigmoid",
+                    may_be_meant=True,
                 )
-                remedy = "evaluate a signature that applies the sigmoid"
-                yield warn(message, remedy, may_be_meant=True)
 
 
 def _evaluated(model: ModelUnderTest) -> Iterator[tuple[Any, Mapping[str, np.ndarray]]]:
@@ -443,12 +448,12 @@ def _of_one_class(model: ModelUnderTest) -> Findings:
 
 def _of_single(metrics: Iterable[str], what: str, wanted: str) -> Findings:
     if named := ", ".join(sorted(metrics)):
-        message = f"{named} takes {wanted}, {what} is one number: TFMA silently takes it as class 0"
-        remedy = (
+        yield warn(
+            f"{named} takes {wanted}, {what} is one number: TFMA silently takes it as class 0",
             "with classes as labels, use SparseCategoricalAccuracy and an output of a score per "
-            "class; with one score, use BinaryAccuracy"
+            "class; with one score, use BinaryAccuracy",
+            may_be_meant=True,
         )
-        yield warn(message, remedy, may_be_meant=True)
 
 
 def _is_single(values: np.ndarray) -> bool:

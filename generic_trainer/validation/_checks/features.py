@@ -55,36 +55,35 @@ def _in_examples(model: ModelUnderTest) -> Findings:
             continue
         read = signature.features
         if read and seen.keys().isdisjoint(read):
-            message = (
+            yield warn(
                 f"signature {name!r} reads {', '.join(sorted(read))}"
-                f", of which none of the {rows} first examples has any"
+                f", of which none of the {rows} first examples has any",
+                "give the contract raw examples, or set examples_transformed",
             )
-            yield warn(message, "give the contract raw examples, or set examples_transformed")
         for key, feature in sorted(read.items()):
             dtypes = seen.get(key, set())
             if others := ", ".join(sorted(dtypes - {feature.dtype})):
-                message = (
+                yield fail(
                     f"signature {name!r} parses feature {key!r} as {feature.dtype}, "
-                    f"the examples have {others}: a batch with such a row raises an error"
+                    f"the examples have {others}: a batch with such a row raises an error",
+                    "parse the dtype of the examples, and cast in the signature",
                 )
-                yield fail(message, "parse the dtype of the examples, and cast in the signature")
             elif feature.is_required and not dtypes and key not in model.evidence.label_keys:
-                message = (
+                yield fail(
                     f"signature {name!r} needs feature {key!r}, which none of the {rows} first "
-                    "examples has"
+                    "examples has",
+                    "name it as the examples do, or give the FixedLenFeature a default_value",
                 )
-                remedy = "name it as the examples do, or give the FixedLenFeature a default_value"
-                yield fail(message, remedy)
             elif (
                 examples
                 and key not in present | model.evidence.label_keys
                 and (near := did_you_mean(key, present - read.keys()))
             ):
-                message = (
+                yield warn(
                     f"signature {name!r} reads feature {key!r}, which none of the "
-                    f"{len(examples)} examples has{near}: it silently reads as missing"
+                    f"{len(examples)} examples has{near}: it silently reads as missing",
+                    "name it as the examples do",
                 )
-                yield warn(message, "name it as the examples do")
 
 
 def _parses_inside(model: ModelUnderTest) -> bool:
@@ -100,11 +99,11 @@ def _parsed(
     read = signature.features
     for key in sorted(read.keys() - known.keys() - seen):
         near = did_you_mean(key, known.keys() - read.keys())
-        message = (
+        yield warn(
             f"signature {name!r} reads feature {key!r}, which the schema does not have{near}"
-            ": its default silently takes the place of values, or parsing fails"
+            ": its default silently takes the place of values, or parsing fails",
+            "name it as the schema does, or add it to the schema",
         )
-        yield warn(message, "name it as the schema does, or add it to the schema")
     sizes = {
         feature.name: _values_of(feature) for feature in features_in_use(model.evidence.schema)
     }
@@ -112,16 +111,16 @@ def _parsed(
         subject = f"signature {name!r} parses feature {key!r} as"
         feature = read[key]
         if sizes[key] not in (None, feature.dense_size) and feature.dense_size:
-            message = f"{subject} {feature.dense_size} values, in the schema it has {sizes[key]}"
-            remedy = "parse the schema's shape: every row that has the feature raises an error"
-            yield fail(message, remedy)
-        if known[key] not in ("", feature.dtype):
-            message = f"{subject} {feature.dtype}, in the schema it is {known[key]}"
-            remedy = (
-                "parse the schema's dtype, and cast in the signature: every row that has the "
-                "feature raises an error"
+            yield fail(
+                f"{subject} {feature.dense_size} values, in the schema it has {sizes[key]}",
+                "parse the schema's shape: every row that has the feature raises an error",
             )
-            yield fail(message, remedy)
+        if known[key] not in ("", feature.dtype):
+            yield fail(
+                f"{subject} {feature.dtype}, in the schema it is {known[key]}",
+                "parse the schema's dtype, and cast in the signature: every row that has the "
+                "feature raises an error",
+            )
 
 
 def _values_of(feature: Any) -> int | None:
@@ -137,14 +136,18 @@ def _inputs(
     if known.keys().isdisjoint(features.values()):
         # They may be all features in one tensor, which is fine for a server.
         if model.contract.matches_rows and model.evidence.eval_config is None:
-            message = f"signature {name!r} takes {sorted(features)}, none a feature of the schema"
-            yield warn(message, _NAMES_REMEDY)
+            yield warn(
+                f"signature {name!r} takes {sorted(features)}, none a feature of the schema",
+                _NAMES_REMEDY,
+            )
         return
     unread = known.keys() - features.values()
     for key, feature in sorted(features.items()):
         if feature not in known and (nearest := did_you_mean(feature, unread)):
-            message = f"signature {name!r}: input {key!r} is not a feature of the schema{nearest}"
-            yield warn(message, _NAMES_REMEDY)
+            yield warn(
+                f"signature {name!r}: input {key!r} is not a feature of the schema{nearest}",
+                _NAMES_REMEDY,
+            )
 
 
 @check(needs=("signatures_exist", "inputs_read"), decided_by="code")
@@ -163,9 +166,10 @@ def label_inputs(model: ModelUnderTest) -> Findings:
             continue
         for label in sorted(model.evidence.label_keys.intersection(signature.inputs)):
             judge = fail if label in model.contract.label_keys else warn
-            message = f"signature {name!r} takes the label {label!r} as an input"
-            remedy = "leave it out of the signature: it is not known when the model serves"
-            yield judge(message, remedy)
+            yield judge(
+                f"signature {name!r} takes the label {label!r} as an input",
+                "leave it out of the signature: it is not known when the model serves",
+            )
 
 
 @check(after="assets", needs=("assets", "inputs_read"), decided_by="code")
@@ -196,15 +200,13 @@ def vocabularies(model: ModelUnderTest) -> Findings:
         if sha256_of_file(theirs) in map(sha256_of_file, alike):
             yield note(f"the transform graph's {name} is among the assets")
         else:
-            message = (
+            yield fail(
                 f"assets/{name} has {_size(ours)}, the transform graph's has {_size(theirs)}"
-                ": the model looks words up in another table than the examples' indices have"
-            )
-            remedy = (
+                ": the model looks words up in another table than the examples' indices have",
                 "export with the transform graph of this run (fn_args.transform_graph_path), "
-                "into a directory without files of an earlier run"
+                "into a directory without files of an earlier run",
+                may_be_meant=True,
             )
-            yield fail(message, remedy, may_be_meant=True)
 
 
 def _size(file: Path) -> str:

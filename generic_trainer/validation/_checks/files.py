@@ -64,11 +64,15 @@ def presence(model: ModelUnderTest) -> Findings:
     model.facts["files"] = len(model.files)
     model.facts["size_bytes"] = sum((model.directory / path).stat().st_size for path in model.files)
     if links := model.facts.get("links_not_followed"):
-        message = f"links that lead out of the model are not followed: {', '.join(links[:5])}"
-        yield warn(message, "copy the files into the model")
+        yield warn(
+            f"links that lead out of the model are not followed: {', '.join(links[:5])}",
+            "copy the files into the model",
+        )
     if not model.files:
-        remedy = "save the model to fn_args.serving_model_dir at the end of run_fn"
-        yield fail(f"no file in {model.exported_to}", remedy)
+        yield fail(
+            f"no file in {model.exported_to}",
+            "save the model to fn_args.serving_model_dir at the end of run_fn",
+        )
         return
     if model.contract.format == "any" or model.is_saved_model:
         return
@@ -78,8 +82,10 @@ def presence(model: ModelUnderTest) -> Findings:
         if tflite.issuperset(model.other_format):
             yield note(f"a TFLite model without a SavedModel: {paths}")
         else:
-            message = f"no SavedModel: the contents of {paths} are not checked"
-            yield warn(message, "check the file with modelscan, fickling or onnx")
+            yield warn(
+                f"no SavedModel: the contents of {paths} are not checked",
+                "check the file with modelscan, fickling or onnx",
+            )
         return
     inner = [path.parent for path in model.files if path.name in SAVED_MODEL_FILES]
     more = [f"there is a SavedModel below it, in {folder}" for folder in inner[:1]]
@@ -140,8 +146,9 @@ def manifest_matches(model: ModelUnderTest) -> Findings:
         (warn, "added", sorted(present - set(listed) - {MANIFEST, SIGNATURE})),
     ):
         if names:
-            message = f"{what} since the model was published: {', '.join(names[:5])}"
-            yield judge(message, _MANIFEST_REMEDY)
+            yield judge(
+                f"{what} since the model was published: {', '.join(names[:5])}", _MANIFEST_REMEDY
+            )
 
 
 @check(after="format_consumers", needs=("presence",))
@@ -157,8 +164,10 @@ def leftovers(model: ModelUnderTest) -> Findings:
     if Path("saved_model.pb") in model.files:
         size = (model.directory / "saved_model.pb").stat().st_size
         if size > _PROTOBUF_LIMIT:
-            message = f"saved_model.pb has {size} bytes, protobuf reads at most {_PROTOBUF_LIMIT}"
-            yield fail(message, "keep weights in tf.Variable attributes, not in constants")
+            yield fail(
+                f"saved_model.pb has {size} bytes, protobuf reads at most {_PROTOBUF_LIMIT}",
+                "keep weights in tf.Variable attributes, not in constants",
+            )
     strange = [str(path) for path in model.files if any(map(_TEMPORARY.search, path.parts))]
     ours = [path for path in model.files if path.parent == Path("variables")]
     totals = {match[2] for path in ours if (match := _SHARD.fullmatch(path.name))}
@@ -167,8 +176,10 @@ def leftovers(model: ModelUnderTest) -> Findings:
     protos = [path.name for path in model.files if str(path) in SAVED_MODEL_FILES]
     strange += protos if len(protos) > 1 else []
     if strange:
-        message = f"left over from an interrupted or repeated save: {', '.join(strange[:5])}"
-        yield warn(message, "export into an empty directory and wait for the end of the save")
+        yield warn(
+            f"left over from an interrupted or repeated save: {', '.join(strange[:5])}",
+            "export into an empty directory and wait for the end of the save",
+        )
 
 
 @check(needs=("presence",), decided_by="code")
@@ -217,15 +228,12 @@ def fingerprint(model: ModelUnderTest) -> Findings:
         names[1:1] = _HASHES
     changed = [name for name in names if getattr(stored, name) != getattr(computed, name)]
     if changed:
-        message = (
+        yield fail(
             f"{', '.join(changed)} differ from fingerprint.pb: files were edited, damaged or "
-            "mixed with those of another model after the export"
-        )
-        remedy = (
+            "mixed with those of another model after the export",
             "publish the export as it was written; if it was edited on purpose, delete "
-            "fingerprint.pb"
+            "fingerprint.pb",
         )
-        yield fail(message, remedy)
 
 
 @check(after="compiled_functions", needs=("serve_tag",), decided_by="code")
@@ -242,17 +250,23 @@ def assets(model: ModelUnderTest) -> Findings:
     for name in sorted({asset.filename for asset in model.assets}):
         file = model.directory / "assets" / name
         if not file.is_file():
-            remedy = "copy the model with its assets/ folder: its tables cannot be filled without"
-            yield fail(f"assets/{name} is missing", remedy)
+            yield fail(
+                f"assets/{name} is missing",
+                "copy the model with its assets/ folder: its tables cannot be filled without",
+            )
             continue
         with open(file, "rb") as opened:
             start = opened.read(len(_POINTER_OF_GIT_LFS))
         if start == _POINTER_OF_GIT_LFS:
-            message = f"assets/{name} is a pointer of Git LFS and not the file itself"
-            yield fail(message, "get the file with `git lfs pull`, and export again")
+            yield fail(
+                f"assets/{name} is a pointer of Git LFS and not the file itself",
+                "get the file with `git lfs pull`, and export again",
+            )
         elif not start:
-            message = f"assets/{name} is empty: every lookup in it will return the default"
-            yield warn(message, "see whether the vocabulary was complete at the export")
+            yield warn(
+                f"assets/{name} is empty: every lookup in it will return the default",
+                "see whether the vocabulary was complete at the export",
+            )
 
 
 @check(after="vocabularies", needs=("serve_tag",), decided_by="code")
@@ -305,11 +319,14 @@ def variables_finite(model: ModelUnderTest) -> Findings:
         judge = warn if all(map(_TABLE_KEY.search, spoilt)) else fail
         yield judge(f"NaN in {_quoted(spoilt)}", remedy, may_be_meant=judge is warn)
     if idle := [name for name in scan.nan if name in unread]:
-        message = f"NaN in {_quoted(idle)}, which no signature reads"
-        yield warn(message, f"leave optimizers and metrics out of the export; {remedy}")
+        yield warn(
+            f"NaN in {_quoted(idle)}, which no signature reads",
+            f"leave optimizers and metrics out of the export; {remedy}",
+        )
     if scan.infinite:
-        message = f"infinite values in {_quoted(scan.infinite)}"
-        yield warn(message, f"fine in a mask; in a weight, {remedy}")
+        yield warn(
+            f"infinite values in {_quoted(scan.infinite)}", f"fine in a mask; in a weight, {remedy}"
+        )
 
 
 def _nan_constants(model: ModelUnderTest, remedy: str) -> Findings:
@@ -325,8 +342,7 @@ def _nan_constants(model: ModelUnderTest, remedy: str) -> Findings:
         read = model.graph.upstream_of(readers, HANDS_ON | {"Cast"}) if constants else set()
         spoilt = [n for n in constants if n.place in read and n.size > size]
         if spoilt:
-            message = f"NaN in a constant: {listed(spoilt)}"
-            yield judge(message, remedy, may_be_meant=judge is warn)
+            yield judge(f"NaN in a constant: {listed(spoilt)}", remedy, may_be_meant=judge is warn)
         constants = [node for node in constants if node not in spoilt]
 
 

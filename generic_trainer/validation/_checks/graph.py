@@ -48,8 +48,10 @@ def serve_tag(model: ModelUnderTest) -> Findings:
     tags = [set(graph.meta_info_def.tags) for graph in model.saved_model.meta_graphs]
     if {"serve"} not in tags:
         actual = ", ".join("{" + ", ".join(sorted(names)) + "}" for names in tags)
-        message = f"expected a MetaGraph tagged exactly {{serve}}, found {actual}"
-        yield fail(message, "export with tf.saved_model.save, or pass [tf.saved_model.SERVING]")
+        yield fail(
+            f"expected a MetaGraph tagged exactly {{serve}}, found {actual}",
+            "export with tf.saved_model.save, or pass [tf.saved_model.SERVING]",
+        )
 
 
 @check(needs=("serve_tag",))
@@ -71,8 +73,10 @@ def tensorflow_version(model: ModelUnderTest) -> Findings:
     versions = [re.findall(r"\d+", version)[:2] for version in (saved_by, tf.__version__)]
     minor, installed = (list(map(int, version)) for version in versions)
     if minor > installed:
-        message = f"saved by TensorFlow {saved_by}, checked with the older {tf.__version__}"
-        yield warn(message, "serve with a TensorFlow that is at least as new as the exporting one")
+        yield warn(
+            f"saved by TensorFlow {saved_by}, checked with the older {tf.__version__}",
+            "serve with a TensorFlow that is at least as new as the exporting one",
+        )
 
 
 @check(needs=("serve_tag",), decided_by="code")
@@ -128,11 +132,11 @@ def unregistered_ops(model: ModelUnderTest) -> Findings:
         elif find_op(op) is not None:
             loaded = " or ".join(name for name, why in libraries.items() if not why)
             message = f"{op} is an op of {loaded}, which every consumer has to load"
-            remedy = (
+            yield warn(
+                f"{message}: {listed(nodes)}",
                 "install it beside BulkInferrer and Evaluator, and build it into TF Serving; "
-                f"if all of them have it, set ServingContract(allowed_ops=({op!r},))"
+                f"if all of them have it, set ServingContract(allowed_ops=({op!r},))",
             )
-            yield warn(f"{message}: {listed(nodes)}", remedy)
         else:
             module = library_of(op) or "its_module"
             yield fail(
@@ -155,8 +159,10 @@ def denied_ops(model: ModelUnderTest) -> Findings:
         raise Skip("the contract denies no op")
     denied = [node for node in model.nodes if node.op in model.contract.denied_ops]
     if denied:
-        remedy = "replace the op, or take it out of ServingContract(denied_ops=...)"
-        yield fail(f"denied by the contract: {listed(denied)}", remedy)
+        yield fail(
+            f"denied by the contract: {listed(denied)}",
+            "replace the op, or take it out of ServingContract(denied_ops=...)",
+        )
 
 
 @check(needs=("serve_tag",), decided_by="code")
@@ -215,8 +221,10 @@ def file_ops(model: ModelUnderTest) -> Findings:
     yield from _forbid(nodes, "reads or writes files, or connects", remedy, judge)
     prints = [node for node in model.nodes if node.op in ("Print", "PrintV2") and node.served]
     if prints and not {"Print", "PrintV2"} & set(allowed):
-        message = f"prints on every call: {listed(prints)}"
-        yield warn(message, "remove tf.print from the exported function: it fills the server's log")
+        yield warn(
+            f"prints on every call: {listed(prints)}",
+            "remove tf.print from the exported function: it fills the server's log",
+        )
 
 
 def why_not_run(model: ModelUnderTest) -> str:
@@ -361,8 +369,10 @@ def compiled_functions(model: ModelUnderTest) -> Findings:
     compiled = sorted({f for f, _ in model.graph.when if f and _must_be_compiled(functions[f])})
     compiled += [n.where for n in model.nodes if n.when != "never" and _must_be_compiled(n.proto)]
     if compiled:
-        remedy = "export without jit_compile=True (in Keras: compile(jit_compile=False))"
-        yield warn(f"must be compiled with XLA: {', '.join(compiled[:5])}", remedy)
+        yield warn(
+            f"must be compiled with XLA: {', '.join(compiled[:5])}",
+            "export without jit_compile=True (in Keras: compile(jit_compile=False))",
+        )
 
 
 def _must_be_compiled(proto: Any) -> bool:

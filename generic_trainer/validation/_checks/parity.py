@@ -88,15 +88,19 @@ def parity(model: ModelUnderTest) -> Findings:
         yield _not_compared(model, message)
         return
     if model.source is not model and why_not_run(model.source):
-        message = "the source model reaches files or the network: not run"
-        yield fail(message, "allow its ops with ServingContract(allowed_ops=...)")
+        yield fail(
+            "the source model reaches files or the network: not run",
+            "allow its ops with ServingContract(allowed_ops=...)",
+        )
         return
     try:
         signatures = model.source.signatures
         source = _run_of(model.source)
     except Exception as error:
-        message = f"the source model cannot be loaded: {reason_of(error)}"
-        yield fail(message, "point source_model at the directory that holds its saved_model.pb")
+        yield fail(
+            f"the source model cannot be loaded: {reason_of(error)}",
+            "point source_model at the directory that holds its saved_model.pb",
+        )
         return
     for subject in subjects:
         pairs = [_pair_up(name, s, signatures) for name, s in subject.signatures.items()]
@@ -260,8 +264,10 @@ def base_model(model: ModelUnderTest) -> Findings:
     try:
         base.signatures  # noqa: B018 - parses on first use
     except Exception as error:
-        message = f"the base model {model.contract.base_model} cannot be read: {reason_of(error)}"
-        yield warn(message, "point base_model at the directory that holds its saved_model.pb")
+        yield warn(
+            f"the base model {model.contract.base_model} cannot be read: {reason_of(error)}",
+            "point base_model at the directory that holds its saved_model.pb",
+        )
         return
     for change in _changes(base, model):
         yield warn(change, _BASE_REMEDY)

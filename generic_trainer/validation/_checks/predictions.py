@@ -55,8 +55,10 @@ def output_per_row(model: ModelUnderTest) -> Findings:
             if output.shape[:1] != (scored.feed.rows,):
                 rows = scored.feed.rows
                 shape = list(output.shape)
-                message = f"signature {name!r}: {rows} rows give output {key!r} of shape {shape}"
-                yield model.per_row(message, ROWS_REMEDY)
+                yield model.per_row(
+                    f"signature {name!r}: {rows} rows give output {key!r} of shape {shape}",
+                    ROWS_REMEDY,
+                )
 
 
 @check(needs=("scores",))
@@ -84,9 +86,11 @@ def outputs_finite(model: ModelUnderTest) -> Findings:
                 least, greatest = _scoring.extent(output[np.isfinite(output)])
                 if least < -_NEARLY or greatest > 1 + _NEARLY:
                     values = f"values from {least:.3g} to {greatest:.3g}"
-                    message = f"signature {name!r}: output {key!r} has {values}"
-                    remedy = "apply the sigmoid or softmax, or give the output another name"
-                    yield warn(message, remedy, may_be_meant=True)
+                    yield warn(
+                        f"signature {name!r}: output {key!r} has {values}",
+                        "apply the sigmoid or softmax, or give the output another name",
+                        may_be_meant=True,
+                    )
 
 
 def _useless(scored: _scoring.Scores, label_keys: Collection[str]) -> set[str]:
@@ -125,11 +129,11 @@ def outputs_vary(model: ModelUnderTest) -> Findings:
         if all(map(_constant, outputs.values())):
             message = f"signature {name!r} gives the same outputs for {scored.feed.rows} examples: "
             message += ", ".join(sorted(outputs))
-            remedy = (
+            yield warn(
+                message,
                 "see whether the features reach the model (names, vocabulary, scaling), and "
-                "whether it was trained"
+                "whether it was trained",
             )
-            yield warn(message, remedy)
 
 
 def _telling(scored: _scoring.Scores) -> _scoring.Outputs:
@@ -165,11 +169,11 @@ def outputs_utf8(model: ModelUnderTest) -> Findings:
     for name, scored in model.scored(served=True).items():
         for key, output in sorted(scored.batch.items()):
             if output.dtype == object and not key.endswith("_bytes") and not _is_utf8(output):
-                message = (
+                yield warn(
                     f"signature {name!r}: output {key!r} holds bytes that are not UTF-8; the "
-                    "responses of TF Serving by REST are not JSON"
+                    "responses of TF Serving by REST are not JSON",
+                    f"call the output {key + '_bytes'!r}, or use gRPC alone",
                 )
-                yield warn(message, f"call the output {key + '_bytes'!r}, or use gRPC alone")
 
 
 def _is_utf8(output: np.ndarray) -> bool:
@@ -208,18 +212,25 @@ def deterministic(model: ModelUnderTest) -> Findings:
                 yield model.of_rows(certain, message, remedy)
         if served and not varied and signature.remembered and model.changes_state(name):
             variables = ", ".join(map(repr, signature.remembered[:_MAX_VARIABLES]))
-            message = (
+            yield model.of_rows(
+                False,
                 f"signature {name!r} computes outputs from {variables}, and changes it with its "
-                "calls: the same rows have other outputs later"
+                "calls: the same rows have other outputs later",
+                remedy,
             )
-            yield model.of_rows(False, message, remedy)
         draws = any(_RANDOM.match(op) and not op.startswith("Stateless") for op in signature.ops)
         if served and draws and not varied and any(any(scored.apart(k)) for k in scored.batch):
-            message = f"signature {name!r} draws random numbers: each call changes outputs a little"
-            yield model.of_rows(False, message, RANDOM_REMEDY)
+            yield model.of_rows(
+                False,
+                f"signature {name!r} draws random numbers: each call changes outputs a little",
+                RANDOM_REMEDY,
+            )
         if served and "Timestamp" in signature.ops:
-            message = f"signature {name!r} reads the clock: the same rows have other outputs later"
-            yield model.of_rows(False, message, "let the time be an input")
+            yield model.of_rows(
+                False,
+                f"signature {name!r} reads the clock: the same rows have other outputs later",
+                "let the time be an input",
+            )
 
 
 def remedy_of_varying(signature: Signature) -> str:
@@ -256,8 +267,9 @@ def row_independence(model: ModelUnderTest) -> Findings:
                 message = f"signature {name!r}, output {key!r}: {message}"
                 certain = certain and name in model.serving_signatures
                 certain = certain and not is_tiny(scored.feed)
-                remedy = _PADDING_REMEDY if is_padded else MIXING_REMEDY
-                yield model.of_rows(certain, message, remedy)
+                yield model.of_rows(
+                    certain, message, _PADDING_REMEDY if is_padded else MIXING_REMEDY
+                )
     if not compared:
         raise Skip("nothing to test: no output has rows that can be scored alone")
 
@@ -319,12 +331,11 @@ def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> F
         precision = model.precision_of(model.signatures[name]).get(output, _scoring.DOUBLE)
         changed, _ = _scoring.difference(actual, numbers.astype(actual.dtype), None, precision)
         if changed:
-            message = f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}"
-            remedy = (
+            yield fail(
+                f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}",
                 "this is another model than the published one, or this TensorFlow computes it "
-                "differently: compare files and versions with the manifest"
+                "differently: compare files and versions with the manifest",
             )
-            yield fail(message, remedy)
     yield note(f"{len(rows['examples'])} golden examples give the published outputs")
 
 
@@ -345,8 +356,10 @@ def without_label(model: ModelUnderTest) -> Findings:
     say = fail if model.evidence.schema is not None else warn
     for label in sorted(set(model.contract.label_keys) - known if known else ()):
         near = did_you_mean(label, known)
-        message = f"no feature {label!r} in the schema or the examples{near}"
-        yield say(message, "name the label in label_keys as the examples do")
+        yield say(
+            f"no feature {label!r} in the schema or the examples{near}",
+            "name the label in label_keys as the examples do",
+        )
     present = []
     for name, scored in _serialized(model):
         examples = parsed(scored.feed.records)
@@ -359,16 +372,19 @@ def without_label(model: ModelUnderTest) -> Findings:
         try:
             outputs = _score(model, name, unlabelled)
         except Exception as error:
-            message = f"signature {name!r} needs the label {sorted(labels)}: {reason_of(error)}"
             remedy = "leave the label out of the feature spec that the signature parses "
-            yield fail(message, f"{remedy}(feature_spec.pop(LABEL_KEY)): requests have none")
+            yield fail(
+                f"signature {name!r} needs the label {sorted(labels)}: {reason_of(error)}",
+                f"{remedy}(feature_spec.pop(LABEL_KEY)): requests have none",
+            )
             continue
         for key, output in sorted(outputs.items()):
             changed, _ = scored.compared(key, output, scored.batch[key])
             if changed and scored.is_beyond_noise(key, output):
-                message = f"signature {name!r}: output {key!r} depends on the label: {changed}"
-                remedy = "the label leaked into the features: remove it from the model's inputs"
-                yield fail(message, remedy)
+                yield fail(
+                    f"signature {name!r}: output {key!r} depends on the label: {changed}",
+                    "the label leaked into the features: remove it from the model's inputs",
+                )
 
 
 def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, _scoring.Scores]]:

@@ -192,12 +192,11 @@ def unforeseen_rows(model: ModelUnderTest) -> Findings:
                         "TF_ENABLE_ONEDNN_OPTS=0 they take it"
                     )
                     continue
-                message = f"signature {name!r} with an empty batch: {reason_of(error)}"
-                remedy = (
+                yield warn(
+                    f"signature {name!r} with an empty batch: {reason_of(error)}",
                     "replace fixed sizes by ones that follow the batch, and -1 in a reshape by "
-                    "a known size"
+                    "a known size",
                 )
-                yield warn(message, remedy)
             else:
                 yield note(f"signature {name!r} took an empty batch")
     if model.evidence.schema is None:
@@ -298,16 +297,18 @@ def _of_size(model: ModelUnderTest, name: str, scored: _scoring.Scores, size: in
         yield note(f"{subject}: {reason_of(error)}")
         return
     except Exception as error:
-        message = f"{subject}: {reason_of(error)}; {scored.feed.rows} rows are scored"
-        yield model.of_rows(True, message, SIZES_REMEDY)
+        yield model.of_rows(
+            True, f"{subject}: {reason_of(error)}; {scored.feed.rows} rows are scored", SIZES_REMEDY
+        )
         return
     for key, output in sorted(outputs.items()):
         usual = scored.batch[key]
         if not scored.has_rows(key) or first_difference(scored, key)[1]:
             continue  # other checks report it
         if output.shape[:1] != (size,):
-            message = f"{subject}: output {key!r} is of shape {list(output.shape)}"
-            yield model.per_row(message, ROWS_REMEDY)
+            yield model.per_row(
+                f"{subject}: output {key!r} is of shape {list(output.shape)}", ROWS_REMEDY
+            )
             continue
         changed, certain = scored.differs(key, output, usual[rows])
         if changed and certain and not scored.varies(key)[0]:

@@ -145,10 +145,10 @@ def _why_not_scored(
     elif not alone and _is_of_any_row(model, name, feed, error):
         yield judge(f"{message}; no request can be answered", _ANY_ROW_REMEDY)
     elif feed.real:
-        remedy = (
-            "let the signature parse the examples: names, dtypes, default_value of optional ones"
+        yield judge(
+            message,
+            "let the signature parse the examples: names, dtypes, default_value of optional ones",
         )
-        yield judge(message, remedy)
     else:
         if alone and feed.is_coherent:
             with contextlib.suppress(Exception):  # together they may not be scored

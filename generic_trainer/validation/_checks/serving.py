@@ -67,17 +67,20 @@ def loads(model: ModelUnderTest) -> Findings:
         _require_inputs(model)
     except Exception as error:
         reasons = dict.fromkeys(filter(None, (model.load_error, reason_of(error))))
-        message = f"tf.saved_model.load raises {'; in a session: '.join(reasons)}"
-        remedy = (
+        yield fail(
+            f"tf.saved_model.load raises {'; in a session: '.join(reasons)}",
             "track every variable, table and asset as an attribute of the exported object, "
-            "and copy whole files: consumers load them without your code, from elsewhere"
+            "and copy whole files: consumers load them without your code, from elsewhere",
         )
-        yield fail(message, remedy)
         return
     message = f"only a session can load the model; tf.saved_model.load raises {model.load_error}"
     harm = "an Evaluator and Python programs load it that way"
-    remedy = "export it again with generic_trainer.training.export_model"
-    yield if_concerned(model.contract.loads_in_python, message, harm, remedy)
+    yield if_concerned(
+        model.contract.loads_in_python,
+        message,
+        harm,
+        "export it again with generic_trainer.training.export_model",
+    )
 
 
 @check(after="scores", needs=("scores",), decided_by="code")
@@ -141,8 +144,11 @@ def _of_serialized(model: ModelUnderTest, name: str, records: Sequence[bytes]) -
     parsing = {op for op in model.foreign_ops if library_of(op) != "tensorflow_text"}
     if signature.parses or parsing & signature.ops:
         return None
-    message = f"{subject}: it parses no examples, and scores their bytes as if they were a text"
-    return warn(message, remedy, may_be_meant=True)
+    return warn(
+        f"{subject}: it parses no examples, and scores their bytes as if they were a text",
+        remedy,
+        may_be_meant=True,
+    )
 
 
 def _require_inputs(model: ModelUnderTest) -> None:
@@ -168,8 +174,10 @@ def warmup(model: ModelUnderTest) -> Findings:
     if _WARMUP_FILE not in model.files:
         for path in model.files:
             if path.name.startswith(_WARMUP_FILE.name):
-                message = f"{path}: TF Serving looks for warm-up requests in {_WARMUP_FILE}"
-                yield warn(message, f"move it to {_WARMUP_FILE}, or delete it")
+                yield warn(
+                    f"{path}: TF Serving looks for warm-up requests in {_WARMUP_FILE}",
+                    f"move it to {_WARMUP_FILE}, or delete it",
+                )
         raise Skip(f"no {_WARMUP_FILE}")
     try:
         from tensorflow_serving.apis import prediction_log_pb2
@@ -184,8 +192,10 @@ def warmup(model: ModelUnderTest) -> Findings:
 
     try:
         if compression := look_at(file, whatever_its_name=True).compression:
-            message = f"{_WARMUP_FILE} is compressed ({compression}), which TF Serving cannot read"
-            yield fail(message, "write it with tf.io.TFRecordWriter(path), without options")
+            yield fail(
+                f"{_WARMUP_FILE} is compressed ({compression}), which TF Serving cannot read",
+                "write it with tf.io.TFRecordWriter(path), without options",
+            )
             return
         records = read_records(file, _MAX_REQUESTS + 1)
         requests = [prediction_log_pb2.PredictionLog.FromString(record) for record in records]
@@ -193,8 +203,10 @@ def warmup(model: ModelUnderTest) -> Findings:
         yield fail(f"{_WARMUP_FILE} cannot be read: {reason_of(error)}", _WARMUP_REMEDY)
         return
     if len(records) > _MAX_REQUESTS:
-        message = f"{_WARMUP_FILE} has more than {_MAX_REQUESTS} requests: TF Serving refuses it"
-        yield fail(message, "keep a few requests of each kind")
+        yield fail(
+            f"{_WARMUP_FILE} has more than {_MAX_REQUESTS} requests: TF Serving refuses it",
+            "keep a few requests of each kind",
+        )
     yield from _replay(model, dict(zip(records, enumerate(requests), strict=True)).values())
 
 
@@ -304,8 +316,10 @@ def latency(model: ModelUnderTest) -> Findings:
 def _within(message: str, measured: float, budget: float | None, unit: str, field: str) -> Finding:
     if budget is None or measured <= budget:
         return note(message)
-    remedy = f"make the model smaller, move work into Transform, or raise {field}"
-    return fail(f"{message}, the budget is {budget:g} {unit}", remedy)
+    return fail(
+        f"{message}, the budget is {budget:g} {unit}",
+        f"make the model smaller, move work into Transform, or raise {field}",
+    )
 
 
 @check(needs=("scores",), decided_by="rows")
@@ -355,9 +369,10 @@ def session(model: ModelUnderTest) -> Findings:
         try:
             running = stack.enter_context(open_session(str(model.directory)))
         except Exception as error:
-            message = f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}"
-            remedy = "BulkInferrer and TF Serving load it this way: see the other failures first"
-            yield fail(message, remedy)
+            yield fail(
+                f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}",
+                "BulkInferrer and TF Serving load it this way: see the other failures first",
+            )
             return
         for name in sorted(model.serving_signatures.keys() - model.scores.keys()):
             if untracked := _untracked(model, running, name):
@@ -390,18 +405,19 @@ def _compare_with_session(
         subject = f"signature {name!r}: output {key!r}"
         if not fits(np.shape(value), tensor.shape):
             shape = list(np.shape(value))
-            message = f"{subject} is declared as {tensor}, a session gives the shape {shape}"
-            remedy = "clients reshape by the declared shape: remove the wrong set_shape"
-            yield warn(message, remedy)
+            yield warn(
+                f"{subject} is declared as {tensor}, a session gives the shape {shape}",
+                "clients reshape by the declared shape: remove the wrong set_shape",
+            )
         if key not in scores.batch:
             continue  # signature_tensors reports it
         changed, certain = scores.compared(key, value, scores.batch[key])
         if changed and certain and not scores.varies(key)[0]:
-            remedy = (
+            yield judge(
+                f"{subject}: a session gives {changed} from Python",
                 "the two loaders restored different values: "
-                "export again with generic_trainer.training.export_model"
+                "export again with generic_trainer.training.export_model",
             )
-            yield judge(f"{subject}: a session gives {changed} from Python", remedy)
 
 
 def _why_session_fails(

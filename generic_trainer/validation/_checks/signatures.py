@@ -38,12 +38,11 @@ def signatures_exist(model: ModelUnderTest) -> Findings:
     """
     model.facts["signatures"] = list(model.signatures)
     if not model.signatures:
-        message = "the model has no signature (__saved_model_init_op does not count)"
-        remedy = (
+        yield fail(
+            "the model has no signature (__saved_model_init_op does not count)",
             "pass signatures={'serving_default': ...} to the save call, "
-            "or use generic_trainer.training.export_model"
+            "or use generic_trainer.training.export_model",
         )
-        yield fail(message, remedy)
 
 
 @check(needs=("signatures_exist",), decided_by="code")
@@ -62,15 +61,18 @@ def required_signatures(model: ModelUnderTest) -> Findings:
     missing = [spec.name for spec in contract.signature_specs if spec.name not in actual]
     if missing:
         nearest = "".join(did_you_mean(name, actual) for name in missing)
-        message = f"expected the signatures {missing}, found {actual}{nearest}"
-        yield fail(message, "export it, or name others in ServingContract(signatures=...)")
+        yield fail(
+            f"expected the signatures {missing}, found {actual}{nearest}",
+            "export it, or name others in ServingContract(signatures=...)",
+        )
     if contract.signatures or _DEFAULT in actual:
         return
     if contract.only_evaluates and (contract.eval_config is not None or "predict" in actual):
         return  # the Evaluator finds another one, or eval_signatures reports the failure
-    message = f"the model has no signature {_DEFAULT!r}, which consumers call by default: {actual}"
-    remedy = f"export it; if all of them call another one: signatures=({actual[0]!r},)"
-    yield (fail if contract.is_read_by(BULK_INFERRER) else warn)(message, remedy)
+    yield (fail if contract.is_read_by(BULK_INFERRER) else warn)(
+        f"the model has no signature {_DEFAULT!r}, which consumers call by default: {actual}",
+        f"export it; if all of them call another one: signatures=({actual[0]!r},)",
+    )
 
 
 @check(needs=("required_signatures",), decided_by="code")
@@ -89,17 +91,19 @@ def signature_specs(model: ModelUnderTest) -> Findings:
     for spec in specs:
         signature = model.signatures[spec.name]
         for problem in _deviations(spec, signature):
-            remedy = "change the function behind the signature, or the contract"
-            yield fail(f"signature {spec.name!r}: {problem}", remedy)
+            yield fail(
+                f"signature {spec.name!r}: {problem}",
+                "change the function behind the signature, or the contract",
+            )
         for kind, name, tensor in signature.tensors:
             expected = (spec.inputs if kind == "input" else spec.outputs).get(name, "")
             has_shape = "[" in expected and expected != str(tensor)
             if has_shape and tensor.is_dense and tensor.shape is None:
                 message = f"signature {spec.name!r}: {kind} {name!r} should be {expected}"
-                remedy = (
-                    "declare the shape: a tf.TensorSpec of an input, tf.ensure_shape of outputs"
+                yield warn(
+                    f"{message}, and does not declare its shape",
+                    "declare the shape: a tf.TensorSpec of an input, tf.ensure_shape of outputs",
                 )
-                yield warn(f"{message}, and does not declare its shape", remedy)
 
 
 def _deviations(spec: SignatureSpec, signature: Any) -> Iterator[str]:
@@ -231,8 +235,10 @@ def signature_tensors(model: ModelUnderTest) -> Findings:
     for name, signature in model.signatures.items():
         judge = fail if name in model.serving_signatures else warn
         for problem in _fed_twice(signature):
-            remedy = "give each input a separate tensor, and pass outputs through tf.identity"
-            yield judge(f"signature {name!r}: {problem}, which servers refuse", remedy)
+            yield judge(
+                f"signature {name!r}: {problem}, which servers refuse",
+                "give each input a separate tensor, and pass outputs through tf.identity",
+            )
         for kind, key, tensor in signature.tensors:
             subject = f"signature {name!r}: {kind} {key!r}"
             named = tensors_of({key: tensor.info})
@@ -242,17 +248,20 @@ def signature_tensors(model: ModelUnderTest) -> Findings:
                 dtypes = []
             if not dtypes:
                 listed = ", ".join(map(repr, named)) or "no tensor"
-                message = f"{subject} names {listed}, which is not in the graph"
-                yield judge(message, "export again: servers feed and fetch tensors by these names")
+                yield judge(
+                    f"{subject} names {listed}, which is not in the graph",
+                    "export again: servers feed and fetch tensors by these names",
+                )
                 continue
             problem = _conflict(model.graph, tensor) if kind == "input" else ""
             if not problem and tensor.is_dense and dtypes[0] not in (None, tensor.dtype):
                 problem = dtypes[0].name
             if problem:
                 # A wrong input is refused; a wrong output may be fine for a client.
-                message = f"{subject} declares {tensor}, in the graph it is {problem}"
-                remedy = "declare what the graph has: clients send and expect what is declared"
-                yield (judge if kind == "input" else warn)(message, remedy)
+                yield (judge if kind == "input" else warn)(
+                    f"{subject} declares {tensor}, in the graph it is {problem}",
+                    "declare what the graph has: clients send and expect what is declared",
+                )
 
 
 def _fed_twice(signature: Signature) -> Iterator[str]:
@@ -291,11 +300,11 @@ def signature_methods(model: ModelUnderTest) -> Findings:
         for problem in _method_problems(signature):
             method = signature.proto.method_name
             message = f"signature {name!r} has the method {method!r}: {problem}"
-            remedy = (
+            yield judge(
+                f"{message}; BulkInferrer and TF Serving refuse it",
                 "build it with predict_signature_def, classification_signature_def or "
-                "regression_signature_def of tf.compat.v1.saved_model"
+                "regression_signature_def of tf.compat.v1.saved_model",
             )
-            yield judge(f"{message}; BulkInferrer and TF Serving refuse it", remedy)
 
 
 def _method_problems(signature: Signature) -> Iterator[str]:
@@ -351,18 +360,28 @@ def composite_tensors(model: ModelUnderTest) -> Findings:
             dtype = tensor.dtype.name if tensor.is_dense else ""
             subject = f"signature {name!r}: {kind} {key!r} is"
             if dtype in _HANDLES:
-                message = f"{subject} a handle of dtype {dtype}, which no request or response holds"
-                yield fail(message, "return the values, and keep resources inside of the model")
+                yield fail(
+                    f"{subject} a handle of dtype {dtype}, which no request or response holds",
+                    "return the values, and keep resources inside of the model",
+                )
             elif dtype in _NOT_IN_JSON:
-                message = f"{subject} {dtype}, which neither REST nor the Evaluator can take"
-                yield warn(message, "return the real and the imaginary part")
+                yield warn(
+                    f"{subject} {dtype}, which neither REST nor the Evaluator can take",
+                    "return the real and the imaginary part",
+                )
             elif kind == "output" and dtype in _NOT_IN_REST and model.contract.may_serve:
-                message = f"{subject} {dtype}: TF Serving answers with an error by REST"
-                yield warn(message, "cast it, or give the last layer dtype='float32'")
+                yield warn(
+                    f"{subject} {dtype}: TF Serving answers with an error by REST",
+                    "cast it, or give the last layer dtype='float32'",
+                )
             elif not dtype:
-                message = f"{subject} not a dense tensor; TF Serving and BulkInferrer fail with it"
-                remedy = "return .to_tensor(), or values and row lengths"
-                yield (fail if name in inferred else warn)(message, remedy)
+                yield (fail if name in inferred else warn)(
+                    f"{subject} not a dense tensor; TF Serving and BulkInferrer fail with it",
+                    "return .to_tensor(), or values and row lengths",
+                )
             elif name in inferred and kind == "output" and str(tensor) == "string[None]":
-                message = f"{subject} {tensor}; BulkInferrer fails with strings of one dimension"
-                yield fail(message, "return tf.expand_dims(strings, 1)", may_be_meant=True)
+                yield fail(
+                    f"{subject} {tensor}; BulkInferrer fails with strings of one dimension",
+                    "return tf.expand_dims(strings, 1)",
+                    may_be_meant=True,
+                )

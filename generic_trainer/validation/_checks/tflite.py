@@ -46,8 +46,10 @@ def other_formats(model: ModelUnderTest) -> Findings:
             judge = warn if model.is_saved_model else fail
             yield judge(f"{lite.path}: {lite.problem}", remedy, may_be_meant=True)
         elif refused:
-            message = f"{lite.path} reaches files or the network with {', '.join(refused)}"
-            yield fail(message, f"set ServingContract(allowed_ops=({refused[0]!r},)) if it may")
+            yield fail(
+                f"{lite.path} reaches files or the network with {', '.join(refused)}",
+                f"set ServingContract(allowed_ops=({refused[0]!r},)) if it may",
+            )
         elif lite.may_run:
             yield note(str(lite))
 
@@ -73,8 +75,10 @@ def format_consumers(model: ModelUnderTest) -> Findings:
     types = {spec.model_type for spec in config.model_specs} if config is not None else set()
     is_there = Path(_TFMA_FILE) in model.files
     if "tf_lite" in types and not is_there:
-        message = f"model_type 'tf_lite' reads the file {_TFMA_FILE!r}, and the export has {kinds}"
-        yield fail(message, f"write the model to fn_args.serving_model_dir/{_TFMA_FILE}")
+        yield fail(
+            f"model_type 'tf_lite' reads the file {_TFMA_FILE!r}, and the export has {kinds}",
+            f"write the model to fn_args.serving_model_dir/{_TFMA_FILE}",
+        )
     elif not any(types) and not (config is None and is_there):
         is_lite = {lite.path for lite in model.tflite_models}.intersection(model.other_format)
         how = "model_type 'tf_lite' in its eval config" if is_lite else "a custom_eval_shared_model"
@@ -126,12 +130,16 @@ def _scored(
                 f"{subject} is not run: TensorFlow's interpreter lacks its ops: {reason}"
             )
         else:
-            remedy = "consumers see this error for such rows; real ones: ServingContract(examples=)"
-            yield judge(f"{subject} with {feed.source}: {reason}", remedy)
+            yield judge(
+                f"{subject} with {feed.source}: {reason}",
+                "consumers see this error for such rows; real ones: ServingContract(examples=)",
+            )
         return 0
     for kind, key, _ in not_finite(outputs):
         if kind == "NaN":
-            message = f"{subject}: output {key!r} has NaN for {feed.source}"
-            yield judge(message, "look for numbers beyond the range of float16 or int8")
+            yield judge(
+                f"{subject}: output {key!r} has NaN for {feed.source}",
+                "look for numbers beyond the range of float16 or int8",
+            )
     yield note(f"{subject} scored {feed.rows} rows of {feed.source}")
     return feed.rows
