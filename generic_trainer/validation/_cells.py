@@ -99,16 +99,11 @@ def _item(item: Any, dtype: str) -> Any:
         return number
     if not number.is_integer():
         raise ValueError(f"expected an integer, found {shown(item)}")
-    integer = _integer(item)
+    try:
+        integer = int(item)
+    except ValueError:  # "3.0"
+        integer = int(number)
     lowest, highest = (0, 1) if kind.is_bool else (kind.min, kind.max)
     if not lowest <= integer <= highest:
         raise ValueError(f"Value out of range for {dtype}: {shown(item)}")
     return integer
-
-
-def _integer(value: Any) -> int:
-    """Returns an integer, of "3.0" as well."""
-    try:
-        return int(value)
-    except ValueError:
-        return int(float(value))

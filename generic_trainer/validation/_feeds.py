@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from generic_trainer.validation._evidence import RECORDS
-from generic_trainer.validation._lists import DTYPE_OF_LIST, LISTS
+from generic_trainer.validation._lists import LISTS
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_of, parsed
 from generic_trainer.validation._scoring import Feed
@@ -54,11 +54,13 @@ def feed_for(
     whole = frozenset(key for key, tensor in tensors.items() if not tensor.is_batched)
     shapes = filter(None, (tensors[key].shape for key in tensors if key in whole))
     free = free or _free_dim(model)
-    fitting = _rows_that_fit(tensors.values(), free)
+    # Few rows of those that are large, as their activations are.
+    values = sum(math.prod(_dims(tensor, free)[1:]) for tensor in tensors.values())
+    fitting = min(RECORDS, max(_LEAST_ROWS, RECORDS * _MAX_VALUES // max(values, 1)))
     rows = next((shape[0] for shape in shapes), None) or fitting
     features = signature.features if serialized else {}
     if records is None:
-        records = _named_records(model)
+        records = model.evidence.raw_records
     if whole:  # exactly so many
         records = list(itertools.islice(itertools.cycle(records), rows))
     if features:
@@ -106,17 +108,9 @@ def _free_dim(model: ModelUnderTest) -> int:
     return max((scored.feed.free for scored in model.scores.values()), default=0) or _FREE_DIMS[-1]
 
 
-def _named_records(model: ModelUnderTest) -> list[bytes]:
-    """Returns the contract's examples, if a signature may take them.
-
-    Transform's output is not an input of a graph that transforms by itself.
-    """
-    return [] if model.contract.examples_transformed else model.evidence.records
-
-
 def why_unfit(model: ModelUnderTest, signature: Signature) -> str:
     """Returns why the contract's examples are no inputs of a signature; empty if they may be."""
-    if signature.parses or not (records := _named_records(model)):
+    if signature.parses or not (records := model.evidence.raw_records):
         return ""
     rows = [example.features.feature for example in parsed(records)]
     for name, tensor in signature.inputs.items():
@@ -158,7 +152,7 @@ def input_features(
     for key, tensor in signature.inputs.items():
         name = feature_of(key, known)
         size = math.prod(_dims(tensor, free)[1:])
-        feature = ParsedFeature(name, DTYPE_OF_LIST[_kind_of(tensor.dtype)], size)
+        feature = ParsedFeature(name, tensor.example_dtype, size)
         if known.get(name) not in ("", feature.dtype):
             return {}
         features[name] = feature
@@ -180,7 +174,7 @@ def _column(rows: list[Any], name: str, tensor: Tensor) -> np.ndarray:
     if not all(key in row for row in rows):  # reading would add it
         found = sorted({feature for row in rows for feature in row})
         raise ValueError(f"not every example has this feature, they have {found[:_MAX_NAMES]}")
-    kind = _kind_of(tensor.dtype)
+    kind = LISTS[tensor.example_dtype]
     if any(row[key].WhichOneof("kind") != kind for row in rows):
         raise ValueError(f"the feature {key!r} is not a {kind} in every example")
     dims = [None] if tensor.shape is None else tensor.shape
@@ -196,19 +190,6 @@ def _column(rows: list[Any], name: str, tensor: Tensor) -> np.ndarray:
         raise ValueError(f"the examples have lists of different lengths, {counts}")
     array = np.array(lists, dtype)  # of several rows for a scalar, reshape raises a ValueError
     return array.reshape(shape).astype(tensor.dtype.as_numpy_dtype)
-
-
-def _kind_of(dtype: Any) -> str:
-    """Returns the list of a `tf.train.Feature` that holds values of a dtype."""
-    if dtype.name == "string":
-        return "bytes_list"
-    return "float_list" if dtype.is_floating else "int64_list"
-
-
-def _rows_that_fit(tensors: Iterable[Tensor], free: int) -> int:
-    """Returns how many rows to make up: few of those that are large, as their activations are."""
-    values = sum(math.prod(_dims(tensor, free)[1:]) for tensor in tensors)
-    return min(RECORDS, max(_LEAST_ROWS, RECORDS * _MAX_VALUES // max(values, 1)))
 
 
 def _dims(tensor: Tensor, free: int, rows: int = RECORDS) -> list[int]:

@@ -32,7 +32,7 @@ from generic_trainer.validation._graph import (
     node_name,
     tensors_of,
 )
-from generic_trainer.validation._scoring import Feed, Scores, call, score
+from generic_trainer.validation._scoring import Feed, Outputs, Scores, call, score
 from generic_trainer.validation._session import SessionSignature, open_session
 from generic_trainer.validation._signatures import Signature, feature_of
 from generic_trainer.validation._tflite import TFLiteModel, find_models
@@ -342,6 +342,10 @@ class ModelUnderTest:
         """Adds the outputs of a signature to `scores`."""
         self.scores[name] = self._called(name, feed)
 
+    def call(self, name: str, inputs: Mapping[str, Any]) -> Outputs:
+        """Calls a signature of the loaded model."""
+        return call(self.loaded.signatures[name], inputs)
+
     def _called(self, name: str, feed: Feed) -> Scores:
         called = self.loaded.signatures[name]
         return score(called, feed, self.precision_of(self.signatures[name]))
@@ -392,7 +396,6 @@ class ModelUnderTest:
         A state that each call begins anew, or that the first fills once and for all, is the same
         after two calls.
         """
-        called = self.loaded.signatures[name]
         # The graph numbers the second variable of a name: rnn_state_1 is loaded as rnn_state.
         remembered = self.signatures[name].remembered
         names = {*remembered, *(re.sub(r"_\d+$", "", variable) for variable in remembered)}
@@ -400,13 +403,13 @@ class ModelUnderTest:
         with contextlib.suppress(Exception):  # such as the end of the state's space
             variables = [
                 variable
-                for variable in called.variables
+                for variable in self.loaded.signatures[name].variables
                 if variable.name.partition(":")[0] in names
                 and variable.dtype.name != "string"
                 and (variable.shape.num_elements() or 0) <= _CHUNK
             ]
             for _ in range(2):
-                call(called, self.scores[name].feed.inputs)
+                self.call(name, self.scores[name].feed.inputs)
                 states.append([variable.numpy().tobytes() for variable in variables])
         return len(states) == 2 and states[0] != states[1]
 

@@ -307,6 +307,11 @@ def dtype_in_schema(feature: Any) -> str:
     return _DTYPES.get(feature.type, "")
 
 
+def dtypes_in_schema(features: Iterable[Any]) -> dict[str, str]:
+    """Returns name → dtype of a schema's features."""
+    return {feature.name: dtype_in_schema(feature) for feature in features}
+
+
 def is_optional(feature: Any) -> bool:
     """Returns whether rows may lack a feature of a schema.
 

@@ -358,23 +358,20 @@ def deviation(
     """
     if actual.shape != expected.shape:
         return f"shape {actual.shape} instead of {expected.shape}", 1.0, np.inf
+    form = "{}"
     if is_float(actual) and is_float(expected):
         form = "{:.6g}"
-        a = _numbers(actual)
-        b = _numbers(expected)
-        gap, excess = _gaps(a, b, atol, rtol)
+        actual, expected = _numbers(actual), _numbers(expected)
+        gap, excess = _gaps(actual, expected, atol, rtol)
     else:
-        form = "{}"
-        a = actual
-        b = expected
-        gap = excess = np.asarray(a != b, float)
+        gap = excess = np.asarray(actual != expected, float)
     share = float((excess > 0).mean()) if excess.size else 0.0
     worst = ""
     if share:
         index = int(np.argmax(excess))
-        worst = f"{form} instead of {form}".format(a.flat[index], b.flat[index])
-        if a.ndim and len(a) > 1:
-            worst += f" (row {np.unravel_index(index, a.shape)[0]})"
+        worst = f"{form} instead of {form}".format(actual.flat[index], expected.flat[index])
+        if actual.ndim and len(actual) > 1:
+            worst += f" (row {np.unravel_index(index, actual.shape)[0]})"
     return worst, share, float(gap.max(initial=0.0))
 
 

@@ -51,6 +51,13 @@ class Tensor:
         return tf.as_dtype(self.info.dtype).base_dtype  # an output can be a reference variable
 
     @property
+    def example_dtype(self) -> str:
+        """The dtype of a feature of a `tf.train.Example` that holds such values."""
+        if self.dtype.name == "string":
+            return "string"
+        return "float32" if self.dtype.is_floating else "int64"
+
+    @property
     def shape(self) -> Shape:
         """The dimensions, None for an unknown one or an unknown rank."""
         return dims_of(self.info.tensor_shape)

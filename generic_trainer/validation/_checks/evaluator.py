@@ -248,22 +248,14 @@ def eval_rehearsal(model: ModelUnderTest) -> Findings:
     `CategoricalAccuracy` of labels that are no one-hot vectors; a threshold of a metric that TFMA
     reports under another name.
     """
-    if (
-        model.evidence.eval_config is None
-        or not model.evidence.records
-        or model.contract.examples_transformed
-    ):
+    if model.evidence.eval_config is None or not model.evidence.raw_records:
         raise Skip("needs an eval config and raw examples in the contract")
     if model.evidence.evaluates_transformed:
         raise Skip("the Evaluator reads the output of Transform, by its label")
     try:
         metrics, unmet = _evaluate(model)
     except Exception as error:
-        if any(
-            is_elsewhere(error, m)
-            for s in model.evidence.eval_config.metrics_specs
-            for m in s.metrics
-        ):
+        if any(is_elsewhere(error, metric) for metric in _metrics_of(model)):
             raise Skip(str(error)) from error
         yield fail(
             f"the Evaluator would fail: {_reason(error)}",
@@ -395,8 +387,7 @@ def _name_of(key: Any) -> str:
 
 def _beyond_one(model: ModelUnderTest) -> Findings:
     """Warns of metrics that take probabilities if the model returns other numbers."""
-    metrics = [m for spec in model.evidence.eval_config.metrics_specs for m in spec.metrics]
-    named = {metric.class_name for metric in metrics if not _AS_IT_IS.search(metric.config)}
+    named = {m.class_name for m in _metrics_of(model) if not _AS_IT_IS.search(m.config)}
     if not (wanting := sorted(named & _OF_PROBABILITIES)):
         return
     for spec, outputs in _evaluated(model):
@@ -413,6 +404,10 @@ def _beyond_one(model: ModelUnderTest) -> Findings:
                     "evaluate a signature that applies the sigmoid",
                     may_be_meant=True,
                 )
+
+
+def _metrics_of(model: ModelUnderTest) -> list[Any]:
+    return [m for spec in model.evidence.eval_config.metrics_specs for m in spec.metrics]
 
 
 def _evaluated(model: ModelUnderTest) -> Iterator[tuple[Any, Mapping[str, np.ndarray]]]:

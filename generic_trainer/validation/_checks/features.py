@@ -10,7 +10,7 @@ from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import did_you_mean
 from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
-from generic_trainer.validation._schema_rows import dtype_in_schema, features_in_use, parsed
+from generic_trainer.validation._schema_rows import dtypes_in_schema, features_in_use, parsed
 from generic_trainer.validation._signatures import Signature, feature_of
 
 _TRANSFORM_ASSETS = "transform_fn/assets"  # inside a TransformGraph artifact
@@ -27,15 +27,12 @@ def schema_features(model: ModelUnderTest) -> Findings:
     Example: `VarLenFeature` of `"trip_mile"`, but `"trip_miles"` in the schema; `int64`, but floats
     in the examples.
     """
-    if not model.contract.examples_transformed:
-        yield from _in_examples(model)
+    yield from _in_examples(model)
     if model.evidence.schema is None:
         if not model.evidence.records:
             raise Skip("the contract names no schema and no examples")
         return
-    known = {
-        feature.name: dtype_in_schema(feature) for feature in features_in_use(model.evidence.schema)
-    }
+    known = dtypes_in_schema(features_in_use(model.evidence.schema))
     for name, signature in model.serving_signatures.items():
         if not model.takes_transformed(signature):
             findings = _parsed if signature.is_serialized else _inputs
@@ -44,7 +41,7 @@ def schema_features(model: ModelUnderTest) -> Findings:
 
 def _in_examples(model: ModelUnderTest) -> Findings:
     """Yields features of signatures that the contract's examples lack, or have of another type."""
-    rows = len(model.evidence.records)
+    rows = len(model.evidence.raw_records)
     seen = model.evidence.seen_dtypes
     if not rows or _parses_inside(model):
         return

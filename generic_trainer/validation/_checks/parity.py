@@ -23,7 +23,7 @@ from generic_trainer.validation._check import (
 from generic_trainer.validation._checks.graph import why_not_run
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import Feed, Outputs, call, deviation, difference, is_float
+from generic_trainer.validation._scoring import Feed, Outputs, deviation, difference, is_float
 from generic_trainer.validation._signatures import Tensor, described, fits
 from generic_trainer.validation._tflite import Run
 
@@ -95,7 +95,7 @@ def parity(model: ModelUnderTest) -> Findings:
         return
     try:
         signatures = model.source.signatures
-        source = _run_of(model.source)
+        model.source.loaded  # noqa: B018 - loads on first use
     except Exception as error:
         yield fail(
             f"the source model cannot be loaded: {reason_of(error)}",
@@ -106,7 +106,7 @@ def parity(model: ModelUnderTest) -> Findings:
         pairs = [_pair_up(name, s, signatures) for name, s in subject.signatures.items()]
         for pair in filter(None, pairs):
             try:
-                yield from _compared(model, subject, pair, source)
+                yield from _compared(model, subject, pair, model.source.call)
             except Exception as error:
                 yield _not_compared(model, f"{subject.name}: {reason_of(error)}")
         if not any(pairs):
@@ -127,15 +127,10 @@ def _not_compared(model: ModelUnderTest, message: str) -> Finding:
 def _subjects(model: ModelUnderTest) -> Iterator[_Subject]:
     if model.contract.source_model is not None and model.scores:
         named = {name: model.signatures[name] for name in model.served_scores}
-        yield _Subject("the SavedModel", named, _precision(model), _run_of(model))
+        yield _Subject("the SavedModel", named, _precision(model), model.call)
     for lite in model.tflite_models:
         if lite.may_run:
             yield _Subject(str(lite.path), lite.signatures, lite.precision, lite.run)
-
-
-def _run_of(model: ModelUnderTest) -> Run:
-    loaded = model.loaded.signatures
-    return lambda name, inputs: call(loaded[name], inputs)
 
 
 def _precision(model: ModelUnderTest) -> str:
@@ -306,7 +301,7 @@ def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Finding
         if name not in base.signatures or name not in model.serving_signatures:
             continue
         try:
-            outputs = call(base.loaded.signatures[name], scores.feed.inputs)
+            outputs = base.call(name, scores.feed.inputs)
         except Exception as error:
             message = f"the base model's signature {name!r} does not score {scores.feed.source}"
             yield warn(f"{message}: {reason_of(error)}", "compare the two on other examples")

@@ -396,5 +396,4 @@ def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, _scoring.Scores]]:
 
 def _score(model: ModelUnderTest, name: str, records: Iterable[bytes]) -> _scoring.Outputs:
     (key,) = model.signatures[name].inputs
-    inputs = {key: np.array(list(records), dtype=object)}
-    return _scoring.call(model.loaded.signatures[name], inputs)
+    return model.call(name, {key: np.array(list(records), dtype=object)})

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -130,15 +129,14 @@ def _why_not_scored(
     """Yields findings of a signature that does not score all sizes of batches, or none."""
     import tensorflow as tf
 
-    loaded = model.loaded.signatures[name]
     served = name in model.serving_signatures
     judge = fail if served else warn
     message = f"signature {name!r} with {feed.source}: {reason_of(error)}"
     if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
         yield fail(message, "let the signature allocate less for one batch")
         return
-    alone = _scored_alone(loaded, feed) if served and feed.divisible else []
-    if served and feed.divisible and _works(loaded, feed.inputs):
+    alone = _scored_alone(model, name, feed) if served and feed.divisible else []
+    if served and feed.divisible and _works(model, name, feed.inputs):
         yield _of_smaller_batches(model, name, feed, alone, message)
     elif alone and len(alone) == feed.rows and feed.is_coherent:
         yield fail(f"{message}; single rows are scored", SIZES_REMEDY)
@@ -198,18 +196,18 @@ def _of_smaller_batches(
     return fail(message, ALONE_REMEDY, may_be_meant=True)
 
 
-def _works(loaded: Any, inputs: dict[str, np.ndarray]) -> bool:
+def _works(model: ModelUnderTest, name: str, inputs: dict[str, np.ndarray]) -> bool:
     with contextlib.suppress(Exception):
-        _scoring.call(loaded, inputs)
+        model.call(name, inputs)
         return True
     return False
 
 
-def _scored_alone(loaded: Any, feed: _scoring.Feed) -> list[int]:
+def _scored_alone(model: ModelUnderTest, name: str, feed: _scoring.Feed) -> list[int]:
     """Returns the rows that can be scored alone, none if the first ones cannot."""
     scored = []
     for row in range(feed.rows):
-        scored += [row] * _works(loaded, feed.take([row]))
+        scored += [row] * _works(model, name, feed.take([row]))
         if row == _scoring.ODD_ROWS and not scored:
             break
     return scored

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from generic_trainer.validation._checks.signatures import inferred_signatures
 from generic_trainer.validation._feeds import is_tiny
 from generic_trainer.validation._graph import in_main_graph, library_of, node_name, tensors_of
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
-from generic_trainer.validation._scoring import call
 from generic_trainer.validation._session import open_session, run_signature, uninitialized
 from generic_trainer.validation._signatures import fits
 
@@ -98,16 +97,15 @@ def bulk_inference(model: ModelUnderTest) -> Findings:
     """
     if not (called := inferred_signatures(model)):
         raise Skip("no BulkInferrer is known to read the model")
-    records = [] if model.contract.examples_transformed else model.evidence.records
     findings = []
     for name, signature in called.items():
         if not signature.is_serialized:
             continue  # see `serialized_input`
         if signature.features:
             return  # see `scores`
-        if not records:
+        if not model.evidence.raw_records:
             raise Skip("needs raw examples in the contract")
-        if (finding := _of_serialized(model, name, records)) is None:
+        if (finding := _of_serialized(model, name)) is None:
             return
         findings.append(finding)
     if not findings:
@@ -115,9 +113,9 @@ def bulk_inference(model: ModelUnderTest) -> Findings:
     yield from findings
 
 
-def _of_serialized(model: ModelUnderTest, name: str, records: Sequence[bytes]) -> Finding | None:
+def _of_serialized(model: ModelUnderTest, name: str) -> Finding | None:
     """Returns the finding of a signature without features that takes serialized examples."""
-    signature = model.signatures[name]
+    signature, records = model.signatures[name], model.evidence.raw_records
     ((key, tensor),) = signature.inputs.items()
     rows = len(records) if tensor.is_batched else (tensor.shape or [1])[0]
     fed = np.array(list(itertools.islice(itertools.cycle(records), rows)), dtype=object)
@@ -131,7 +129,7 @@ def _of_serialized(model: ModelUnderTest, name: str, records: Sequence[bytes]) -
     subject = f"signature {name!r} with serialized examples, which a BulkInferrer sends"
     problem = ""
     try:
-        outputs = call(model.loaded.signatures[name], {key: fed})
+        outputs = model.call(name, {key: fed})
         if odd := [name for name, output in outputs.items() if output.shape[:1] != fed.shape]:
             shape = list(outputs[odd[0]].shape)
             problem = f"{len(fed)} rows give output {odd[0]!r} of shape {shape}"
@@ -280,7 +278,7 @@ def _error_of(model: ModelUnderTest, method: str, name: str, body: Any) -> str:
         else:
             records = [example.SerializeToString() for example in body.input.example_list.examples]
             inputs = dict.fromkeys(model.signatures[name].inputs, np.array(records, dtype=object))
-        call(model.loaded.signatures[name], inputs)
+        model.call(name, inputs)
     except Exception as error:
         return f"signature {name!r} raises {reason_of(error)}"
     return ""
@@ -305,8 +303,7 @@ def latency(model: ModelUnderTest) -> Findings:
     most_s = _SOME_SECONDS if budget is None else _MAX_SECONDS
     awaited = {main, *model.asked_for.intersection(steady)}
     for name in sorted(awaited) if budget is not None else [main]:
-        feed = model.scores[name].feed
-        median_ms = _median_ms(model.loaded.signatures[name], feed.take([0]), most_s)
+        median_ms = _median_ms(model, name, most_s)
         if name == main:
             model.facts["latency_ms"] = round(median_ms, 3)
         message = f"{name!r} takes {median_ms:.3g} ms for one example on this machine's CPU"
@@ -342,12 +339,13 @@ def memory(model: ModelUnderTest) -> Findings:
     yield _within(message, used_mb, model.contract.max_memory_mb, "MiB", "max_memory_mb")
 
 
-def _median_ms(signature: Any, example: dict[str, np.ndarray], most_s: float) -> float:
+def _median_ms(model: ModelUnderTest, name: str, most_s: float) -> float:
+    example = model.scores[name].feed.take([0])
     taken: list[float] = []
     started = time.perf_counter()
     while len(taken) < _MAX_CALLS and time.perf_counter() - started < most_s:
         before = time.perf_counter()
-        call(signature, example)
+        model.call(name, example)
         taken.append(1000 * (time.perf_counter() - before))
     return statistics.median(taken)
 
@@ -383,7 +381,7 @@ def session(model: ModelUnderTest) -> Findings:
             try:
                 given = run_signature(running, model.signatures[name], scores.feed.inputs)
             except Exception as error:
-                yield _judge(model, name)(*_why_session_fails(model, running, name, error))
+                yield _session_failure(model, running, name, error)
                 continue
             yield from _compare_with_session(model, name, given)
 
@@ -420,19 +418,16 @@ def _compare_with_session(
             )
 
 
-def _why_session_fails(
-    model: ModelUnderTest, running: Any, name: str, error: Exception
-) -> tuple[str, str]:
-    """Returns message and remedy."""
+def _session_failure(model: ModelUnderTest, running: Any, name: str, error: Exception) -> Finding:
+    judge = _judge(model, name)
     if untracked := _untracked(model, running, name):
         problem = f"{untracked}, though tf.saved_model.load does: {reason_of(error)}"
-        return f"signature {name!r}: {problem}", _UNTRACKED_REMEDY
-    message = f"signature {name!r} fails in a tf.compat.v1.Session: {reason_of(error)}"
-    remedy = (
+        return judge(f"signature {name!r}: {problem}", _UNTRACKED_REMEDY)
+    return judge(
+        f"signature {name!r} fails in a tf.compat.v1.Session: {reason_of(error)}",
         "BulkInferrer and TF Serving run it so: look at devices, fixed batch sizes, and tables "
-        "that nothing initialises"
+        "that nothing initialises",
     )
-    return message, remedy
 
 
 def _untracked(model: ModelUnderTest, running: Any, name: str) -> str:

@@ -95,10 +95,8 @@ def signature_specs(model: ModelUnderTest) -> Findings:
                 f"signature {spec.name!r}: {problem}",
                 "change the function behind the signature, or the contract",
             )
-        for kind, name, tensor in signature.tensors:
-            expected = (spec.inputs if kind == "input" else spec.outputs).get(name, "")
-            has_shape = "[" in expected and expected != str(tensor)
-            if has_shape and tensor.is_dense and tensor.shape is None:
+        for kind, name, tensor, expected in _expected(spec, signature):
+            if "[" in expected and tensor.is_dense and tensor.shape is None:
                 message = f"signature {spec.name!r}: {kind} {name!r} should be {expected}"
                 yield warn(
                     f"{message}, and does not declare its shape",
@@ -112,10 +110,17 @@ def _deviations(spec: SignatureSpec, signature: Any) -> Iterator[str]:
     missing = sorted(set(spec.outputs) - set(signature.outputs))
     if missing:
         yield f"expected the outputs {missing}, found {sorted(signature.outputs)}"
-    for kind, name, tensor in signature.tensors:
-        expected = (spec.inputs if kind == "input" else spec.outputs).get(name)
-        if expected is not None and not _is_as(expected, tensor):
+    for kind, name, tensor, expected in _expected(spec, signature):
+        if not _is_as(expected, tensor):
             yield f"{kind} {name!r}: expected {expected}, found {tensor}"
+
+
+def _expected(spec: SignatureSpec, signature: Signature) -> Iterator[tuple[str, str, Tensor, str]]:
+    """Yields kind, name and tensor of what a spec has a requirement on, and the requirement."""
+    for kind, name, tensor in signature.tensors:
+        wanted = spec.inputs if kind == "input" else spec.outputs
+        if name in wanted:
+            yield kind, name, tensor, wanted[name]
 
 
 def _is_as(expected: str, tensor: Tensor) -> bool:
