@@ -41,7 +41,7 @@ _BEAM = (
 )
 
 
-@check(after="variables_finite", needs=("inputs_read",), decided_by="code")
+@check(after="variables_finite", needs="inputs_read", decided_by="code")
 def eval_config(model: ModelUnderTest) -> Findings:
     """Labels, weights, slices, metrics and thresholds of the eval config make sense.
 
@@ -91,7 +91,7 @@ def _has_value(model: ModelUnderTest, key: str, value: str) -> bool:
     return any(value.encode() in row[key].bytes_list.value for row in rows if key in row)
 
 
-@check(needs=("inputs_read", "signatures_exist"), decided_by="code")
+@check(needs="inputs_read signatures_exist", decided_by="code")
 def eval_signatures(model: ModelUnderTest) -> Findings:
     """The model has the signatures, inputs and outputs that the eval config refers to.
 
@@ -237,7 +237,7 @@ def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Findings:
         )
 
 
-@check(after="parity", needs=("loads", "devices", "eval_signatures"))
+@check(after="parity", needs="loads devices eval_signatures")
 def eval_rehearsal(model: ModelUnderTest) -> Findings:
     """TFMA evaluates the model on a few examples, and every metric is a number.
 

@@ -17,7 +17,7 @@ _TRANSFORM_ASSETS = "transform_fn/assets"  # inside a TransformGraph artifact
 _NAMES_REMEDY = "name inputs as the schema names features: the Evaluator feeds them by name"
 
 
-@check(after="composite_tensors", needs=("signatures_exist", "inputs_read"), decided_by="code")
+@check(after="composite_tensors", needs="signatures_exist inputs_read", decided_by="code")
 def schema_features(model: ModelUnderTest) -> Findings:
     """The features that the signatures read are in the schema and the examples, of the same types.
 
@@ -147,7 +147,7 @@ def _inputs(
             )
 
 
-@check(needs=("signatures_exist", "inputs_read"), decided_by="code")
+@check(needs="signatures_exist inputs_read", decided_by="code")
 def label_inputs(model: ModelUnderTest) -> Findings:
     """No signature that consumers call takes the label as an input.
 
@@ -169,7 +169,7 @@ def label_inputs(model: ModelUnderTest) -> Findings:
             )
 
 
-@check(after="assets", needs=("assets", "inputs_read"), decided_by="code")
+@check(after="assets", needs="assets inputs_read", decided_by="code")
 def vocabularies(model: ModelUnderTest) -> Findings:
     """Assets with the name of an asset of the transform graph are the same file.
 

@@ -119,7 +119,7 @@ def inputs_read(model: ModelUnderTest) -> Findings:
         yield note(f"{len(model.evidence.eval_rows)} examples read")
 
 
-@check(needs=("presence",), formats=ANY, decided_by="code")
+@check(needs="presence", formats=ANY, decided_by="code")
 def manifest_matches(model: ModelUnderTest) -> Findings:
     """Every file has the SHA-256 that the model's manifest.json lists.
 
@@ -151,7 +151,7 @@ def manifest_matches(model: ModelUnderTest) -> Findings:
             )
 
 
-@check(after="format_consumers", needs=("presence",))
+@check(after="format_consumers", needs="presence")
 def leftovers(model: ModelUnderTest) -> Findings:
     """saved_model.pb is below protobuf's 2 GB, and no file is left over from a broken save.
 
@@ -182,7 +182,7 @@ def leftovers(model: ModelUnderTest) -> Findings:
         )
 
 
-@check(needs=("presence",), decided_by="code")
+@check(needs="presence", decided_by="code")
 def parses(model: ModelUnderTest) -> Findings:
     """The SavedModel proto parses and holds a graph.
 
@@ -198,7 +198,7 @@ def parses(model: ModelUnderTest) -> Findings:
         yield fail(f"saved_model.pb does not parse: {error}", remedy)
 
 
-@check(needs=("parses",), decided_by="code")
+@check(needs="parses", decided_by="code")
 def fingerprint(model: ModelUnderTest) -> Findings:
     """The fingerprint that was written at the export still fits the files.
 
@@ -236,7 +236,7 @@ def fingerprint(model: ModelUnderTest) -> Findings:
         )
 
 
-@check(after="compiled_functions", needs=("serve_tag",), decided_by="code")
+@check(after="compiled_functions", needs="serve_tag", decided_by="code")
 def assets(model: ModelUnderTest) -> Findings:
     """Every asset of the graph is there and not empty.
 
@@ -269,7 +269,7 @@ def assets(model: ModelUnderTest) -> Findings:
             )
 
 
-@check(after="vocabularies", needs=("serve_tag",), decided_by="code")
+@check(after="vocabularies", needs="serve_tag", decided_by="code")
 def variables_read(model: ModelUnderTest) -> Findings:
     """Every variable is complete, and its checksum is right.
 
@@ -293,7 +293,7 @@ def variables_read(model: ModelUnderTest) -> Findings:
         yield fail(f"variable {name!r} cannot be read: {reason}", _VARIABLES_REMEDY)
 
 
-@check(needs=("variables_read",))
+@check(needs="variables_read")
 def variables_finite(model: ModelUnderTest) -> Findings:
     """No weight is NaN or infinite.
 

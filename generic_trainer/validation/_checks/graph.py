@@ -36,7 +36,7 @@ _FOREIGN = re.compile(r"/job:(?!localhost\b)\w+")
 _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
 
 
-@check(after="fingerprint", needs=("parses",), decided_by="code")
+@check(after="fingerprint", needs="parses", decided_by="code")
 def serve_tag(model: ModelUnderTest) -> Findings:
     """One MetaGraph is tagged exactly {serve}, which is what every consumer asks for.
 
@@ -54,7 +54,7 @@ def serve_tag(model: ModelUnderTest) -> Findings:
         )
 
 
-@check(needs=("serve_tag",))
+@check(needs="serve_tag")
 def tensorflow_version(model: ModelUnderTest) -> Findings:
     """The model was not saved by a newer TensorFlow than the one that runs here.
 
@@ -79,7 +79,7 @@ def tensorflow_version(model: ModelUnderTest) -> Findings:
         )
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(needs="serve_tag", decided_by="code")
 def served_by(model: ModelUnderTest) -> Findings:
     """Each TensorFlow that the contract names has every op, attribute and dtype of the model.
 
@@ -113,7 +113,7 @@ def served_by(model: ModelUnderTest) -> Findings:
             )
 
 
-@check(after="label_inputs", needs=("serve_tag",), decided_by="code")
+@check(after="label_inputs", needs="serve_tag", decided_by="code")
 def unregistered_ops(model: ModelUnderTest) -> Findings:
     """Every op is one of TensorFlow's own, in the TensorFlow that is installed here.
 
@@ -146,7 +146,7 @@ def unregistered_ops(model: ModelUnderTest) -> Findings:
             )
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(needs="serve_tag", decided_by="code")
 def denied_ops(model: ModelUnderTest) -> Findings:
     """No op is one of the contract's denied ones, not even inside a branch or a loop.
 
@@ -165,7 +165,7 @@ def denied_ops(model: ModelUnderTest) -> Findings:
         )
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(needs="serve_tag", decided_by="code")
 def python_ops(model: ModelUnderTest) -> Findings:
     """No op calls Python: the function stays behind in the process that exported it.
 
@@ -194,7 +194,7 @@ def _forbid(
         yield warn(f"in a function that no signature uses: {listed(callable_ones)}", remedy)
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(needs="serve_tag", decided_by="code")
 def file_ops(model: ModelUnderTest) -> Findings:
     """No op that a consumer can reach reads or writes files or connects (assets apart).
 
@@ -249,7 +249,7 @@ def _is_loading(node: Node, checkpoint: Assets) -> bool:
     return node.when == "saved" or (node.when == "never" and node.op in _CHECKPOINTING)
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(needs="serve_tag", decided_by="code")
 def absolute_paths(model: ModelUnderTest) -> Findings:
     """No constant names a file outside the model: it would be missing where the model serves.
 
@@ -297,7 +297,7 @@ def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> 
         yield warn(message, remedy)
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(needs="serve_tag", decided_by="code")
 def devices(model: ModelUnderTest) -> Findings:
     """No op depends on a worker, an accelerator or the other replicas of the training.
 
@@ -356,7 +356,7 @@ def _without_kernel(model: ModelUnderTest) -> list[Node]:
     return [node for node in served if node.op in lacking]
 
 
-@check(needs=("serve_tag",), decided_by="code")
+@check(needs="serve_tag", decided_by="code")
 def compiled_functions(model: ModelUnderTest) -> Findings:
     """No function insists on compilation with XLA, which many servers are built without.
 

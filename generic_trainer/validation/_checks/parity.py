@@ -70,7 +70,7 @@ class _Pair:
     inputs: Mapping[str, str] | None
 
 
-@check(after="format_scores", needs=("format_scores",), formats=FORMATS)
+@check(after="format_scores", needs="format_scores", formats=FORMATS)
 def parity(model: ModelUnderTest) -> Findings:
     """TFLite models and quantised SavedModels predict what their source predicts.
 
@@ -242,7 +242,7 @@ def _both(
     return run(pair.name, part.inputs), expected, random
 
 
-@check(after="session", needs=("loads", "devices"), is_advisory=True)
+@check(after="session", needs="loads devices", is_advisory=True)
 def base_model(model: ModelUnderTest) -> Findings:
     """Signatures, ops and assets are those of the base model, and predictions are alike.
 

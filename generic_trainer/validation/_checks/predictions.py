@@ -42,7 +42,7 @@ _RANDOM = re.compile(
 )
 
 
-@check(after="scores", needs=("scores",), decided_by="rows")
+@check(after="scores", needs="scores", decided_by="rows")
 def output_per_row(model: ModelUnderTest) -> Findings:
     """The first dimension of every output is the number of rows.
 
@@ -61,7 +61,7 @@ def output_per_row(model: ModelUnderTest) -> Findings:
                 )
 
 
-@check(needs=("scores",))
+@check(needs="scores")
 def outputs_finite(model: ModelUnderTest) -> Findings:
     """No output is NaN or infinite.
 
@@ -106,7 +106,7 @@ def _useless(scored: _scoring.Scores, label_keys: Collection[str]) -> set[str]:
     return empty if len(empty) == len(numbers) else empty.intersection(label_keys)
 
 
-@check(needs=("scores",))
+@check(needs="scores")
 def outputs_vary(model: ModelUnderTest) -> Findings:
     """Different examples do not all get the same outputs.
 
@@ -155,7 +155,7 @@ def _constant(output: np.ndarray) -> bool:
     return output.ndim > 0 and len(output) > 1 and bool((output == output[:1]).all())
 
 
-@check(needs=("scores",), decided_by="rows")
+@check(needs="scores", decided_by="rows")
 def outputs_utf8(model: ModelUnderTest) -> Findings:
     """Outputs of text are UTF-8, or have a name that ends in `_bytes`.
 
@@ -184,7 +184,7 @@ def _is_utf8(output: np.ndarray) -> bool:
     return True
 
 
-@check(needs=("scores",), decided_by="rows")
+@check(needs="scores", decided_by="rows")
 def deterministic(model: ModelUnderTest) -> Findings:
     """The same batch scored twice gives the same outputs.
 
@@ -243,7 +243,7 @@ def remedy_of_varying(signature: Signature) -> str:
     return RANDOM_REMEDY
 
 
-@check(needs=("scores",), decided_by="rows")
+@check(needs="scores", decided_by="rows")
 def row_independence(model: ModelUnderTest) -> Findings:
     """A row scored alone, or in a smaller batch, has the outputs that it has in the full batch.
 
@@ -292,7 +292,7 @@ def first_difference(scored: _scoring.Scores, key: str) -> tuple[str, bool]:
     return max(differences, key=lambda difference: difference[1], default=("", False))
 
 
-@check(needs=("deterministic",))
+@check(needs="deterministic")
 def golden(model: ModelUnderTest) -> Findings:
     """The model still gives the golden outputs of its manifest.
 
@@ -339,7 +339,7 @@ def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> F
     yield note(f"{len(rows['examples'])} golden examples give the published outputs")
 
 
-@check(needs=("scores",), decided_by="rows")
+@check(needs="scores", decided_by="rows")
 def without_label(model: ModelUnderTest) -> Findings:
     """Examples without the label still score, and score the same.
 

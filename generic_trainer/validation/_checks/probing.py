@@ -51,7 +51,7 @@ _CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
 _REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
 
 
-@check(after="memory", needs=("scores",))
+@check(after="memory", needs="scores")
 def eval_rows(model: ModelUnderTest) -> Findings:
     """The first 1,000 eval examples are scored, in batches of up to 256, and alike in small ones.
 
@@ -80,7 +80,7 @@ def eval_rows(model: ModelUnderTest) -> Findings:
         raise Skip("nothing to test: probe_s is used up")
 
 
-@check(after="beats_constant", needs=("scores",), decided_by="rows")
+@check(after="beats_constant", needs="scores", decided_by="rows")
 def without_optional(model: ModelUnderTest) -> Findings:
     """Examples score without features that are optional in schema or statistics, or that some lack.
 
@@ -152,7 +152,7 @@ def _lacking(examples: Sequence[Any], features: AbstractSet[str]) -> Iterator[Pr
         yield ProbeRow(examples[row], f"example {row} alone, which lacks {sorted(lacked[row])}")
 
 
-@check(needs=("scores",))
+@check(needs="scores")
 def schema_rows(model: ModelUnderTest) -> Findings:
     """Rows at the limits of the schema are scored, and give numbers.
 
@@ -171,7 +171,7 @@ def schema_rows(model: ModelUnderTest) -> Findings:
     yield from _of_made_up(model, SchemaRows.allowed, remedy)
 
 
-@check(after="batch_sizes", needs=("scores",), is_advisory=True)
+@check(after="batch_sizes", needs="scores", is_advisory=True)
 def unforeseen_rows(model: ModelUnderTest) -> Findings:
     """Rows beyond the domains of the schema give numbers, and an empty batch gives no error.
 
@@ -220,7 +220,7 @@ def _convolves_no_empty_batch() -> bool:
     return bool(found.shape != [0, 1, 1, 3])
 
 
-@check(after="schema_rows", needs=("scores",))
+@check(after="schema_rows", needs="scores")
 def observed_rows(model: ModelUnderTest) -> Findings:
     """Rows with values from the statistics, of features without a domain, give numbers.
 
@@ -245,7 +245,7 @@ def observed_rows(model: ModelUnderTest) -> Findings:
     yield from _of_made_up(model, SchemaRows.in_statistics, remedy, is_certain=is_certain)
 
 
-@check(needs=("scores",), decided_by="rows")
+@check(needs="scores", decided_by="rows")
 def batch_sizes(model: ModelUnderTest) -> Findings:
     """Batches of 1 to 4,096 rows are scored, as far as there is time, and each row as ever.
 

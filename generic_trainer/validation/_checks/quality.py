@@ -25,7 +25,7 @@ _REMEDY_OF_CLASSES = (
 )
 
 
-@check(after="eval_rows", needs=("scores",), is_advisory=True)
+@check(after="eval_rows", needs="scores", is_advisory=True)
 def beats_constant(model: ModelUnderTest) -> Findings:
     """Predictions for the eval examples are better than one constant answer to all of them.
 

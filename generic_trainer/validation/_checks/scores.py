@@ -42,7 +42,7 @@ _ANY_ROW_REMEDY = (
 )
 
 
-@check(after="loads", needs=("loads", "devices", "signatures_exist", "inputs_read"))
+@check(after="loads", needs="loads devices signatures_exist inputs_read")
 def scores(model: ModelUnderTest) -> Findings:
     """Every signature scores a batch, an odd remainder of one, and single rows.
 

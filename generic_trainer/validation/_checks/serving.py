@@ -47,7 +47,7 @@ _MAX_SECONDS = 0.5  # where the contract has a limit
 _SOME_SECONDS = 0.05
 
 
-@check(after="eval_signatures", needs=("serve_tag", "file_ops"))
+@check(after="eval_signatures", needs="serve_tag file_ops")
 def loads(model: ModelUnderTest) -> Findings:
     """`tf.saved_model.load` loads the model elsewhere than where it was exported.
 
@@ -82,7 +82,7 @@ def loads(model: ModelUnderTest) -> Findings:
     )
 
 
-@check(after="scores", needs=("scores",), decided_by="code")
+@check(after="scores", needs="scores", decided_by="code")
 def bulk_inference(model: ModelUnderTest) -> Findings:
     """The signature that a BulkInferrer calls scores the examples as they are serialized.
 
@@ -159,7 +159,7 @@ def _require_inputs(model: ModelUnderTest) -> None:
                 raise LookupError(f"signature {name!r} has no input for the placeholder {node!r}")
 
 
-@check(after="without_label", needs=("loads", "devices"), decided_by="rows")
+@check(after="without_label", needs="loads devices", decided_by="rows")
 def warmup(model: ModelUnderTest) -> Findings:
     """Every warm-up request of the model can be answered.
 
@@ -284,7 +284,7 @@ def _error_of(model: ModelUnderTest, method: str, name: str, body: Any) -> str:
     return ""
 
 
-@check(needs=("scores",), decided_by="rows")
+@check(needs="scores", decided_by="rows")
 def latency(model: ModelUnderTest) -> Findings:
     """One example is scored within the contract's time, in the median.
 
@@ -319,7 +319,7 @@ def _within(message: str, measured: float, budget: float | None, unit: str, fiel
     )
 
 
-@check(needs=("scores",), decided_by="rows")
+@check(needs="scores", decided_by="rows")
 def memory(model: ModelUnderTest) -> Findings:
     """Loading and scoring stays within the contract's memory.
 
@@ -350,7 +350,7 @@ def _median_ms(model: ModelUnderTest, name: str, most_s: float) -> float:
     return statistics.median(taken)
 
 
-@check(after="eval_rehearsal", needs=("loads", "devices"), decided_by="rows")
+@check(after="eval_rehearsal", needs="loads devices", decided_by="rows")
 def session(model: ModelUnderTest) -> Findings:
     """A graph session scores as the Python object does.
 

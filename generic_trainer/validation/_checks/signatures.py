@@ -26,7 +26,7 @@ _NOT_IN_JSON = ("complex64", "complex128")
 _NOT_IN_REST = ("float16", "bfloat16", "uint16")
 
 
-@check(after="served_by", needs=("serve_tag",), decided_by="code")
+@check(after="served_by", needs="serve_tag", decided_by="code")
 def signatures_exist(model: ModelUnderTest) -> Findings:
     """The model has a signature.
 
@@ -45,7 +45,7 @@ def signatures_exist(model: ModelUnderTest) -> Findings:
         )
 
 
-@check(needs=("signatures_exist",), decided_by="code")
+@check(needs="signatures_exist", decided_by="code")
 def required_signatures(model: ModelUnderTest) -> Findings:
     """The model has the signatures that the contract names, or else `serving_default`.
 
@@ -75,7 +75,7 @@ def required_signatures(model: ModelUnderTest) -> Findings:
     )
 
 
-@check(needs=("required_signatures",), decided_by="code")
+@check(needs="required_signatures", decided_by="code")
 def signature_specs(model: ModelUnderTest) -> Findings:
     """The signatures have the names, dtypes and shapes that the contract requires.
 
@@ -133,7 +133,7 @@ def _is_as(expected: str, tensor: Tensor) -> bool:
     return [None if dim in ("None", "-1") else int(dim) for dim in listed] == tensor.shape
 
 
-@check(needs=("signatures_exist",), decided_by="code")
+@check(needs="signatures_exist", decided_by="code")
 def serialized_input(model: ModelUnderTest) -> Findings:
     """A signature takes serialized examples as one string input of shape [None].
 
@@ -177,7 +177,7 @@ def inferred_signatures(model: ModelUnderTest) -> dict[str, Signature]:
     return {n: s for n, s in called.items() if not n.startswith(PREPROCESSING)} or signatures
 
 
-@check(needs=("signatures_exist",), decided_by="code")
+@check(needs="signatures_exist", decided_by="code")
 def batch_dimension(model: ModelUnderTest) -> Findings:
     """The first dimension of every input is free, so that batches of any size fit.
 
@@ -190,7 +190,7 @@ def batch_dimension(model: ModelUnderTest) -> Findings:
     yield from _unbatched(model, "input", remedy)
 
 
-@check(after="scores", needs=("loads", "signatures_exist"), decided_by="rows")
+@check(after="scores", needs="loads signatures_exist", decided_by="rows")
 def output_shape(model: ModelUnderTest) -> Findings:
     """The first dimension of every output is the batch: BulkInferrer and Evaluator split by it.
 
@@ -227,7 +227,7 @@ def _has_rows(model: ModelUnderTest, name: str, output: str) -> bool:
     return len(np.atleast_1d(scored.odd[output])) == min(ODD_ROWS, scored.feed.rows) > 1
 
 
-@check(after="batch_dimension", needs=("signatures_exist",), decided_by="code")
+@check(after="batch_dimension", needs="signatures_exist", decided_by="code")
 def signature_tensors(model: ModelUnderTest) -> Findings:
     """Inputs and outputs name tensors of the graph, of the dtypes that they declare.
 
@@ -290,7 +290,7 @@ def _conflict(graph: Graph, tensor: Tensor) -> str:
     return "" if not dims or fits(dims, tensor.shape) else str(dims)
 
 
-@check(needs=("signatures_exist",), decided_by="code")
+@check(needs="signatures_exist", decided_by="code")
 def signature_methods(model: ModelUnderTest) -> Findings:
     """Signatures to classify, regress and predict have the inputs and outputs of that method.
 
@@ -349,7 +349,7 @@ def _method_problems(signature: Signature) -> Iterator[str]:
         yield f"expected as many classes as scores, found {sorted(sizes, key=str)}"
 
 
-@check(needs=("signatures_exist",), decided_by="code")
+@check(needs="signatures_exist", decided_by="code")
 def composite_tensors(model: ModelUnderTest) -> Findings:
     """Signatures take and return dense tensors; ragged and sparse ones cannot be served.
 

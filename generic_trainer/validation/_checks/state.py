@@ -18,7 +18,7 @@ _FAR = 1_000_000  # from a known integer; as a length of one row it still fits i
 _REMEDY = "a server's memory grows until it is killed: serve without state, or bound it"
 
 
-@check(after="unforeseen_rows", needs=("scores",))
+@check(after="unforeseen_rows", needs="scores")
 def state_growth(model: ModelUnderTest) -> Findings:
     """No table, queue or variable grows with the calls of a signature.
 

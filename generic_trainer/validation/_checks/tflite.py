@@ -26,7 +26,7 @@ _TFMA_FILE = "tflite"  # the only file that TFMA reads for model_type "tf_lite"
 _LOADS_SAVED_MODELS = "it loads a SavedModel: export one as well, or remove the component"
 
 
-@check(after="manifest_matches", needs=("presence",), formats=FORMATS)
+@check(after="manifest_matches", needs="presence", formats=FORMATS)
 def other_formats(model: ModelUnderTest) -> Findings:
     """Every TFLite model is whole, and its ops reach no files.
 
@@ -54,7 +54,7 @@ def other_formats(model: ModelUnderTest) -> Findings:
             yield note(str(lite))
 
 
-@check(needs=("presence",), formats=FORMATS, decided_by="code")
+@check(needs="presence", formats=FORMATS, decided_by="code")
 def format_consumers(model: ModelUnderTest) -> Findings:
     """Every consumer that the pipeline names can read a model without a SavedModel.
 
@@ -88,7 +88,7 @@ def format_consumers(model: ModelUnderTest) -> Findings:
         )
 
 
-@check(after="state_growth", needs=("other_formats", "inputs_read"), formats=FORMATS)
+@check(after="state_growth", needs="other_formats inputs_read", formats=FORMATS)
 def format_scores(model: ModelUnderTest) -> Findings:
     """TFLite models score rows, without NaN.
 
