@@ -44,13 +44,13 @@ def feed_for(
     """
     tensors = signature.inputs
     if not tensors:
-        return Feed({}, "no inputs", False, False)
+        return Feed({}, "no inputs")
     if not all(tensor.is_dense for tensor in tensors.values()):
         return None
     if records is None and model.takes_transformed(signature):
         return None
     serialized = signature.is_serialized and (records is None or bool(signature.features))
-    name = next(iter(tensors))
+    parses = serialized and bool(signature.features)
     whole = frozenset(key for key, tensor in tensors.items() if not tensor.is_batched)
     shapes = filter(None, (tensors[key].shape for key in tensors if key in whole))
     free = free or _free_dim(model)
@@ -58,33 +58,27 @@ def feed_for(
     values = sum(math.prod(_dims(tensor, free)[1:]) for tensor in tensors.values())
     fitting = min(RECORDS, max(_LEAST_ROWS, RECORDS * _MAX_VALUES // max(values, 1)))
     rows = next((shape[0] for shape in shapes), None) or fitting
-    features = signature.features if serialized else {}
     if records is None:
         records = model.evidence.raw_records
     if whole:  # exactly so many
         records = list(itertools.islice(itertools.cycle(records), rows))
-    if features:
-        is_real = bool(records)
-        records = records or _made_up_examples(features.values(), model.evidence.schema, rows)
-        inputs = {name: np.array(records, dtype=object)}
-        return Feed(inputs, _REAL if is_real else _MADE_UP, is_real, True, whole, tuple(records))
-    named = {} if serialized else input_features(model, signature, free)
     is_free = any(None in (tensor.shape or [])[1:] for tensor in tensors.values())
     chosen = free if is_free else 0
+    if inputs := _inputs(signature, records, parses):
+        source = _REAL if parses else f"features of {_REAL}"
+        return Feed(inputs, source, True, parses, whole, tuple(records))
+    named = signature.features if serialized else input_features(model, signature, free)
     made_up = _made_up_examples(named.values(), model.evidence.schema, rows)
-    for examples, source in ((records, _REAL), (made_up, _MADE_UP)):
-        if (columns := _columns(examples, tensors)) is not None:
-            is_real = examples is records
-            rows_of = f"features of {source}"
-            size = 0 if is_real else chosen
-            return Feed(columns, rows_of, is_real, False, whole, tuple(examples), free=size)
+    if inputs := _inputs(signature, made_up, parses):
+        source = _MADE_UP if parses else f"features of {_MADE_UP}"
+        return Feed(inputs, source, False, parses, whole, tuple(made_up), free=chosen)
     if serialized:  # any text
         texts = records or [b"text %d" % row for row in range(rows)]
-        return Feed({name: np.array(texts, dtype=object)}, "strings", False, False, whole)
-    made_up_tensors = {n: _made_up_tensor(tensor, free, fitting) for n, tensor in tensors.items()}
+        inputs = dict.fromkeys(tensors, np.array(texts, dtype=object))
+        return Feed(inputs, "strings", whole=whole)
+    inputs = {name: _made_up_tensor(tensor, free, fitting) for name, tensor in tensors.items()}
     known = all(tensor.shape is not None for tensor in tensors.values())
-    what = "made-up tensors"
-    return Feed(made_up_tensors, what, False, False, whole, ranks_known=known, free=chosen)
+    return Feed(inputs, "made-up tensors", whole=whole, ranks_known=known, free=chosen)
 
 
 def free_dims(signature: Signature) -> list[int]:
@@ -130,9 +124,7 @@ def inputs_of(
         Input name → array [examples, ...]; None if the examples do not fit.
     """
     records = [example.SerializeToString(deterministic=True) for example in examples]
-    if feed.serialized:
-        return dict.fromkeys(feed.inputs, np.array(records, dtype=object))
-    return _columns(records, signature.inputs)
+    return _inputs(signature, records, feed.serialized)
 
 
 def input_features(
@@ -159,11 +151,15 @@ def input_features(
     return features
 
 
-def _columns(records: list[bytes], tensors: dict[str, Tensor]) -> dict[str, np.ndarray] | None:
-    """Returns the inputs as columns of the records, None if they do not fit."""
+def _inputs(
+    signature: Signature, records: list[bytes], serialized: bool
+) -> dict[str, np.ndarray] | None:
+    """Returns records as they are, or as columns; None if they do not fit, or there are none."""
+    if serialized and records:
+        return dict.fromkeys(signature.inputs, np.array(records, dtype=object))
     rows = [example.features.feature for example in parsed(records)]
     try:
-        columns = {name: _column(rows, name, tensor) for name, tensor in tensors.items()}
+        columns = {name: _column(rows, name, tensor) for name, tensor in signature.inputs.items()}
     except (ValueError, IndexError):
         return None
     return columns if rows else None

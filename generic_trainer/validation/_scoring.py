@@ -59,8 +59,8 @@ class Feed:
 
     inputs: dict[str, np.ndarray]
     source: str
-    real: bool
-    serialized: bool
+    real: bool = False
+    serialized: bool = False
     whole: frozenset[str] = frozenset()
     records: tuple[bytes, ...] = ()
     ranks_known: bool = True
@@ -203,8 +203,11 @@ def score(signature: Any, feed: Feed, precision: Mapping[str, int]) -> Scores:
         order = np.random.default_rng(0).permutation(feed.rows)  # the same in every run
         back = np.argsort(order)
         outputs = call(signature, feed.take(order))
-        per_row = {k: v for k, v in outputs.items() if v.shape == batch[k].shape}
-        shuffled = {k: v[back] for k, v in per_row.items() if v.shape[:1] == (feed.rows,)}
+        shuffled = {
+            k: v[back]
+            for k, v in outputs.items()
+            if v.shape == batch[k].shape and v.shape[:1] == (feed.rows,)
+        }
     return Scores(feed, batch, again, odd, alone, precision, shuffled)
 
 

@@ -109,16 +109,18 @@ def _first_changed(
         outputs = {} if inputs is None else model.budget.call(signature, inputs, len(batch))
         return {key: np.atleast_1d(output) for key, output in outputs.items()}
 
-    def change_of(key: str, found: np.ndarray, usual: np.ndarray, *, strictly: bool = True) -> str:
+    def change_of(key: str, found: np.ndarray, n: int, place: int, *, strictly: bool = True) -> str:
+        """Returns how row n of an output differs from the row of the example beside all others."""
         with model.budget.charged():
             batch = scored.batch[key] if strictly else None
-            change = scored.compared(key, found, usual, batch)
-        return change[0] if change[1] else ""
+            usual = together[key][place : place + 1]
+            change, certain = scored.compared(key, found[n : n + 1], usual, batch)
+        return change if certain else ""
 
     def beside_copies(key: str, place: int, kept: Collection[int]) -> np.ndarray:
-        """Returns the output of a row in a batch of the same size, with copies of it for others."""
+        """Returns an output of a batch of the same size, with copies of a row for others."""
         copies = [examples[p if p in kept else place] for p in range(len(examples))]
-        return call(copies).get(key, together[key])[place : place + 1]
+        return call(copies).get(key, together[key])
 
     together = call(examples)
     groups = -(-len(rows) // size) if together else 0
@@ -126,8 +128,7 @@ def _first_changed(
         places = list(range(len(others) + group, len(others) + len(rows), groups))
         apart = call([examples[place] for place in places])
         for key, (n, place) in itertools.product(keys if apart else (), enumerate(places)):
-            usual = together[key][place : place + 1]
-            if key in rounds or not (change := change_of(key, apart[key][n : n + 1], usual)):
+            if key in rounds or not (change := change_of(key, apart[key], n, place)):
                 continue
             # A row that is drawn of few values may have the same one twice; of all, one differs.
             again = call(examples).get(key, together[key])
@@ -136,14 +137,13 @@ def _first_changed(
                 other = len(others) + number
                 if not differing[other] or not model.budget.allows(1):
                     continue
-                found, usual_there = again[other : other + 1], together[key][other : other + 1]
-                if varied := change_of(key, found, usual_there):
+                if varied := change_of(key, again, other, other):
                     change = f"output {key!r} of a second call is {varied}"
                     return _Changed(row, change, is_random=True)
             # Rounding depends on the size of a batch, and a threshold may multiply it: the other
             # rows are the cause only if a batch of the same size differs without them.
             copied = beside_copies(key, place, places)
-            if not change_of(key, copied, usual):
+            if not change_of(key, copied, place, place):
                 rounds.add(key)
                 continue
             row = rows[place - len(others)]
@@ -154,7 +154,9 @@ def _first_changed(
             return _Changed(
                 row,
                 f"{few}output {key!r} is {change} in a batch of {len(examples)}",
-                is_certain=all(change_of(key, x, usual, strictly=False) for x in (copied, wide)),
+                is_certain=all(
+                    change_of(key, found, place, place, strictly=False) for found in (copied, wide)
+                ),
             )
     return None
 
