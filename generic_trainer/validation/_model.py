@@ -193,6 +193,12 @@ class ModelUnderTest:
         older = [meta_graph_pb2.AssetFileDef.FromString(packed.value) for packed in collected]
         return [*self.meta_graph.asset_file_def, *older]
 
+    @property
+    def asset_files(self) -> dict[str, Path]:
+        """Name → file of every asset, sorted; it may be missing."""
+        names = sorted({asset.filename for asset in self.assets})
+        return {name: self.directory / "assets" / name for name in names}
+
     @functools.cached_property
     def asset_nodes(self) -> set[str]:
         """The nodes of the graph that hold the path of an asset, if all are inside the model.
@@ -200,7 +206,7 @@ class ModelUnderTest:
         A session gives them that path only while it initialises. A signature that uses such a node
         itself gets the path that the file had at the export.
         """
-        if not all(is_inside(asset.filename) for asset in self.assets):
+        if not all(map(is_inside, self.asset_files)):
             return set()
         used = {place for signature in self.signatures.values() for place in signature.nodes}
         names = {node_name(asset.tensor_info.name) for asset in self.assets}

@@ -433,7 +433,8 @@ def _of_one_class(model: ModelUnderTest) -> Findings:
             key = spec.prediction_keys.get(name) or spec.prediction_key or name
             key = key if len(outputs) > 1 else next(iter(outputs), key)
             values = outputs.get(key)
-            if values is not None and values.dtype != object and _is_single(values):
+            is_single = values is not None and values.ndim and 0 < len(values) == values.size
+            if is_single and values.dtype != object:
                 yield from _of_single(named & _OF_SCORES, f"output {key!r}", "a score per class")
             label = spec.label_keys.get(name) or spec.label_key
             is_raw = named & _OF_ONE_HOT and not spec.preprocessing_function_names
@@ -449,10 +450,6 @@ def _of_single(metrics: Iterable[str], what: str, wanted: str) -> Findings:
             "class; with one score, use BinaryAccuracy",
             may_be_meant=True,
         )
-
-
-def _is_single(values: np.ndarray) -> bool:
-    return values.ndim > 0 and len(values) > 0 and values.size == len(values)
 
 
 def _is_class(model: ModelUnderTest, label: str) -> bool:

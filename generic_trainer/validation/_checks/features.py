@@ -182,9 +182,9 @@ def vocabularies(model: ModelUnderTest) -> Findings:
     graph = model.evidence.transform_graph
     if graph is None:
         raise Skip("the contract names no transform graph")
-    files = {asset.filename: model.directory / "assets" / asset.filename for asset in model.assets}
+    files = model.asset_files
     pairs: dict[str, tuple[Path, Path]] = {}
-    for name, ours in sorted(files.items()):
+    for name, ours in files.items():
         theirs = graph / _TRANSFORM_ASSETS / name
         if ours.is_file() and theirs.is_file():
             pairs[name] = (ours, theirs)

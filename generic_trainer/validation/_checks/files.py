@@ -247,8 +247,7 @@ def assets(model: ModelUnderTest) -> Findings:
     """
     if not model.assets:
         raise Skip("nothing to test: the graph has no asset")
-    for name in sorted({asset.filename for asset in model.assets}):
-        file = model.directory / "assets" / name
+    for name, file in model.asset_files.items():
         if not file.is_file():
             yield fail(
                 f"assets/{name} is missing",

@@ -189,8 +189,8 @@ def _compared(model: ModelUnderTest, subject: _Subject, pair: _Pair, source: Run
     if feed is None or (pair.inputs is None and not (feed.real and feed.records)):
         yield _not_compared(model, f"{subject.name}: no rows that it and the source take")
         return
-    rows = min(feed.rows, _ROWS) if feed.divisible else feed.rows
-    part = feed.part(range(rows)) if feed.divisible else feed
+    part = feed.part(range(feed.rows)[:_ROWS]) if feed.divisible else feed
+    rows = part.rows
     outputs, expected, random = _both(model, pair, part, subject.run, source)
     allowed = _TOLERANCES.get(subject.precision, _QUANTISED_TOLERANCE)
     atol = allowed if contract.parity_atol is None else contract.parity_atol
@@ -286,14 +286,12 @@ def _changes(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
             before, after = (described(getattr(signature, kind)) for signature in (old, new))
             if before != after:
                 yield f"signature {name!r}: {kind} were {before}, are {after}"
-    old_ops = {node.op for node in base.nodes if node.served}
-    new_ops = {node.op for node in model.nodes if node.served}
+    old_ops, new_ops = ({node.op for node in each.nodes if node.served} for each in (base, model))
     if new_ops - old_ops:
         yield f"ops that the base model did not use: {', '.join(sorted(new_ops - old_ops))}"
-    old_assets = {asset.filename for asset in base.assets}
-    new_assets = {asset.filename for asset in model.assets}
+    old_assets, new_assets = list(base.asset_files), list(model.asset_files)
     if old_assets != new_assets:
-        yield f"assets were {sorted(old_assets)}, are {sorted(new_assets)}"
+        yield f"assets were {old_assets}, are {new_assets}"
 
 
 def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Findings:

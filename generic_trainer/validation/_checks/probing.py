@@ -368,8 +368,7 @@ def _of_made_up(
 def _last_words(model: ModelUnderTest) -> list[bytes]:
     """Returns the last line of each asset that looks like a vocabulary: the highest id has it."""
     words = []
-    for asset in model.assets:
-        file = model.directory / "assets" / asset.filename
+    for file in model.asset_files.values():
         if file.is_file() and 0 < file.stat().st_size <= _MAX_VOCABULARY_BYTES:
             lines = file.read_bytes().splitlines()
             words += [line for line in lines[-1:] if 0 < len(line) <= _MAX_WORD_BYTES]
