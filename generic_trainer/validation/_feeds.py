@@ -11,7 +11,7 @@ from generic_trainer.validation._evidence import RECORDS
 from generic_trainer.validation._lists import LISTS
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_of, parsed
-from generic_trainer.validation._scoring import Feed
+from generic_trainer.validation._scoring import Feed, Inputs
 from generic_trainer.validation._signatures import ParsedFeature, Signature, Tensor, feature_of
 
 _REAL = "the contract's examples"
@@ -115,9 +115,7 @@ def why_unfit(model: ModelUnderTest, signature: Signature) -> str:
     return ""
 
 
-def inputs_of(
-    signature: Signature, feed: Feed, examples: Sequence[Any]
-) -> dict[str, np.ndarray] | None:
+def inputs_of(signature: Signature, feed: Feed, examples: Sequence[Any]) -> Inputs | None:
     """Returns the inputs of a signature for `tf.train.Example`s, made as those of its feed were.
 
     Returns:
@@ -151,9 +149,7 @@ def input_features(
     return features
 
 
-def _inputs(
-    signature: Signature, records: list[bytes], serialized: bool
-) -> dict[str, np.ndarray] | None:
+def _inputs(signature: Signature, records: list[bytes], serialized: bool) -> Inputs | None:
     """Returns records as they are, or as columns; None if they do not fit, or there are none."""
     if serialized and records:
         return dict.fromkeys(signature.inputs, np.array(records, dtype=object))

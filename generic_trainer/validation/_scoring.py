@@ -37,6 +37,7 @@ _MIXED = 0.25
 # What rounding leaves of numbers around 1 that cancel out, with room.
 _ROUNDED = 1e-5
 _FAR = 10  # times the usual size of a column
+Inputs = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
 Kind = Literal["error", "NaN", "infinite"]
 
@@ -57,7 +58,7 @@ class Feed:
         free: size that was made up for further dimensions that are free; 0 if there are none.
     """
 
-    inputs: dict[str, np.ndarray]
+    inputs: Inputs
     source: str
     real: bool = False
     serialized: bool = False
@@ -102,7 +103,7 @@ class Feed:
         texts = sum(len(text) for array in arrays if array.dtype == object for text in array.flat)
         return (texts + sum(array.nbytes for array in arrays)) / max(self.rows, 1)
 
-    def take(self, rows: Sequence[int] | slice) -> dict[str, np.ndarray]:
+    def take(self, rows: Sequence[int] | slice) -> Inputs:
         """Returns some of the rows, as far as an input has a free number of them."""
         return {n: value if n in self.whole else value[rows] for n, value in self.inputs.items()}
 
@@ -211,7 +212,7 @@ def score(signature: Any, feed: Feed, precision: Mapping[str, int]) -> Scores:
     return Scores(feed, batch, again, odd, alone, precision, shuffled)
 
 
-def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
+def call(signature: Any, inputs: Inputs) -> Outputs:
     """Calls a loaded signature; ragged and sparse outputs are made dense."""
     import tensorflow as tf
 

@@ -17,7 +17,7 @@ from generic_trainer.validation._cells import array_of, values_of
 from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._lists import LISTS
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import Outputs
+from generic_trainer.validation._scoring import Inputs, Outputs
 from generic_trainer.validation._signatures import ParsedFeature, described
 
 _logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class ServedModel:
     def _takes_examples(self) -> bool:
         return self._signature.is_serialized and bool(self._signature.features)
 
-    def _inputs_of(self, row: Mapping[str, Any], place: str) -> dict[str, np.ndarray]:
+    def _inputs_of(self, row: Mapping[str, Any], place: str) -> Inputs:
         """Returns input name → value of a row, without the dimension of the rows.
 
         Raises:
@@ -142,10 +142,10 @@ class ServedModel:
         return arrays or dict.fromkeys(self._signature.inputs, serialized)
 
 
-def _batches(rows: Sequence[Mapping[str, np.ndarray]]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _batches(rows: Sequence[Inputs]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the number of the first row of each batch, and its inputs, of the same shapes."""
 
-    def shapes(numbered: tuple[int, Mapping[str, np.ndarray]]) -> list[tuple[int, ...]]:
+    def shapes(numbered: tuple[int, Inputs]) -> list[tuple[int, ...]]:
         return [array.shape for array in numbered[1].values()]
 
     for _, group in itertools.groupby(enumerate(rows), shapes):

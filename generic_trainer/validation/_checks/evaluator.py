@@ -4,10 +4,8 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
-
-import numpy as np
 
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import did_you_mean, reason_of
@@ -15,7 +13,7 @@ from generic_trainer.validation._check import Findings, Skip, check, fail, note,
 from generic_trainer.validation._lists import filled
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_words, parsed
-from generic_trainer.validation._scoring import extent, is_float, not_finite
+from generic_trainer.validation._scoring import Outputs, extent, is_float, not_finite
 from generic_trainer.validation._signatures import feature_of
 from generic_trainer.validation._tfma_lint import is_elsewhere, lint_findings
 
@@ -410,7 +408,7 @@ def _metrics_of(model: ModelUnderTest) -> list[Any]:
     return [m for spec in model.evidence.eval_config.metrics_specs for m in spec.metrics]
 
 
-def _evaluated(model: ModelUnderTest) -> Iterator[tuple[Any, Mapping[str, np.ndarray]]]:
+def _evaluated(model: ModelUnderTest) -> Iterator[tuple[Any, Outputs]]:
     """Yields each model of the eval config but the baseline, with the outputs of its signature."""
     for spec in model.evidence.eval_config.model_specs:
         if not spec.is_baseline:

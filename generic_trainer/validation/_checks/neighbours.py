@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Findings
 from generic_trainer.validation._checks.predictions import first_difference, remedy_of_varying
 from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._report import keep_example
 from generic_trainer.validation._schema_rows import ProbeRow, parsed
+from generic_trainer.validation._scoring import Outputs, Scores, is_float
 
 _LARGE = 192  # rows
 _SMALL = 16
@@ -31,7 +31,7 @@ _SMALL = 16
 def beside_others(
     model: ModelUnderTest,
     name: str,
-    scored: _scoring.Scores,
+    scored: Scores,
     rows: Sequence[ProbeRow],
     remedy: str,
     *,
@@ -57,7 +57,7 @@ def beside_others(
                 for key, output in sorted(scored.batch.items())
                 if scored.has_rows(key) and not scored.varies(key)[0]
                 # Of a few discrete values one may flip where two scores are nearly equal.
-                if (size == 1 or _scoring.is_float(output)) and not first_difference(scored, key)[1]
+                if (size == 1 or is_float(output)) and not first_difference(scored, key)[1]
             ]
         for start in range(0, len(rows) if keys else 0, _LARGE):
             part = rows[start : start + _LARGE]
@@ -90,7 +90,7 @@ class _Changed:
 def _first_changed(
     model: ModelUnderTest,
     name: str,
-    scored: _scoring.Scores,
+    scored: Scores,
     keys: Sequence[str],
     others: Sequence[Any],
     rows: Sequence[ProbeRow],
@@ -100,7 +100,7 @@ def _first_changed(
     examples = [*others, *(row.example for row in rows), *others]
     rounds: set[str] = set()  # outputs that only rounding changes
 
-    def call(batch: Sequence[Any]) -> _scoring.Outputs:
+    def call(batch: Sequence[Any]) -> Outputs:
         if not model.budget.allows(len(batch)):
             return {}
         with model.budget.charged():

@@ -9,12 +9,21 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import did_you_mean, reason_of
-from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._feeds import is_tiny
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._schema_rows import parsed, without
+from generic_trainer.validation._scoring import (
+    DOUBLE,
+    ODD_ROWS,
+    Outputs,
+    Scores,
+    difference,
+    extent,
+    is_float,
+    not_finite,
+)
 from generic_trainer.validation._signatures import Signature
 
 ROWS_REMEDY = "return one row per example: BulkInferrer and Evaluator split outputs by row"
@@ -73,7 +82,7 @@ def outputs_finite(model: ModelUnderTest) -> Findings:
     Example: a feature that is divided by its own mean, which is 0 for one of the eval examples.
     """
     for name, scored in model.scored().items():
-        for kind, key, _ in _scoring.not_finite(scored.batch):
+        for kind, key, _ in not_finite(scored.batch):
             certain = kind == "NaN" and scored.feed.real and name in model.serving_signatures
             message = f"signature {name!r}: output {key!r} is {kind} for {scored.feed.source}"
             if certain and key in _useless(scored, model.evidence.label_keys):
@@ -82,8 +91,8 @@ def outputs_finite(model: ModelUnderTest) -> Findings:
                 yield model.of_rows(certain, message, NAN_REMEDY)
         for key, output in sorted(scored.batch.items()):
             is_named = scored.feed.real and _PROBABILITY.fullmatch(key.rpartition("/")[2])
-            if is_named and _scoring.is_float(output) and output.dtype.kind != "c":
-                least, greatest = _scoring.extent(output[np.isfinite(output)])
+            if is_named and is_float(output) and output.dtype.kind != "c":
+                least, greatest = extent(output[np.isfinite(output)])
                 if least < -_NEARLY or greatest > 1 + _NEARLY:
                     values = f"values from {least:.3g} to {greatest:.3g}"
                     yield warn(
@@ -93,13 +102,13 @@ def outputs_finite(model: ModelUnderTest) -> Findings:
                     )
 
 
-def _useless(scored: _scoring.Scores, label_keys: Collection[str]) -> set[str]:
+def _useless(scored: Scores, label_keys: Collection[str]) -> set[str]:
     """Returns outputs without a finite number, which no consumer can have asked for.
 
     They are outputs with the name of a label, or all numbers of the signature: others may well be
     NaN for the few examples, such as a bound that is seldom known. One example is no evidence.
     """
-    numbers = {key: output for key, output in scored.batch.items() if _scoring.is_float(output)}
+    numbers = {key: output for key, output in scored.batch.items() if is_float(output)}
     empty = {key for key, output in numbers.items() if not np.isfinite(output).any()}
     if scored.feed.rows < 2:
         return set()
@@ -136,14 +145,14 @@ def outputs_vary(model: ModelUnderTest) -> Findings:
             )
 
 
-def _telling(scored: _scoring.Scores) -> _scoring.Outputs:
+def _telling(scored: Scores) -> Outputs:
     """Returns the outputs that tell whether a model reads its features.
 
     Keys and classes that stand beside scores may differ by themselves. One constant beside names of
     classes, which occur several times, is no score, but perhaps a threshold.
     """
     rows = {key: output for key, output in scored.batch.items() if scored.has_rows(key)}
-    floats = {key: output for key, output in rows.items() if _scoring.is_float(output)}
+    floats = {key: output for key, output in rows.items() if is_float(output)}
     texts = [output for output in rows.values() if output.dtype == object]
     has_classes = any(1 < len(set(text.flat)) <= text.size / 2 for text in texts)
     if has_classes and all((output == output.flat[0]).all() for output in floats.values()):
@@ -274,13 +283,13 @@ def row_independence(model: ModelUnderTest) -> Findings:
         raise Skip("nothing to test: no output has rows that can be scored alone")
 
 
-def first_difference(scored: _scoring.Scores, key: str) -> tuple[str, bool]:
+def first_difference(scored: Scores, key: str) -> tuple[str, bool]:
     """Returns the difference of an output of a row in another batch; see `difference`."""
     batch = scored.batch[key]
     smaller = [
         (f"row {n} alone", single, batch[n : n + 1]) for n, single in enumerate(scored.single)
     ]
-    odd = batch[: _scoring.ODD_ROWS]
+    odd = batch[:ODD_ROWS]
     smaller.append((f"a batch of {len(odd)}", scored.odd, odd))
     differences = []
     for what, outputs, expected in smaller:
@@ -327,9 +336,9 @@ def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> F
     for output, golden_values in rows["outputs"].items():
         actual = outputs[output]
         # Among strings such as "NaN" numbers would become strings.
-        numbers = np.array(golden_values, float if _scoring.is_float(actual) else None)
-        precision = model.precision_of(model.signatures[name]).get(output, _scoring.DOUBLE)
-        changed, _ = _scoring.difference(actual, numbers.astype(actual.dtype), None, precision)
+        numbers = np.array(golden_values, float if is_float(actual) else None)
+        precision = model.precision_of(model.signatures[name]).get(output, DOUBLE)
+        changed, _ = difference(actual, numbers.astype(actual.dtype), None, precision)
         if changed:
             yield fail(
                 f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}",
@@ -387,13 +396,13 @@ def without_label(model: ModelUnderTest) -> Findings:
                 )
 
 
-def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, _scoring.Scores]]:
+def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
     """Yields the signatures that consumers call and that serialized examples have scored."""
     for name, scored in model.fresh(model.served_scores).items():
         if scored.feed.serialized and scored.feed.divisible:
             yield name, scored
 
 
-def _score(model: ModelUnderTest, name: str, records: Iterable[bytes]) -> _scoring.Outputs:
+def _score(model: ModelUnderTest, name: str, records: Iterable[bytes]) -> Outputs:
     (key,) = model.signatures[name].inputs
     return model.call(name, {key: np.array(list(records), dtype=object)})

@@ -14,7 +14,7 @@ import numpy as np
 
 from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb, resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation import _scoring, _troubles
+from generic_trainer.validation import _troubles
 from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._checks.neighbours import beside_others
 from generic_trainer.validation._checks.predictions import (
@@ -38,6 +38,7 @@ from generic_trainer.validation._schema_rows import (
     parsed,
     without,
 )
+from generic_trainer.validation._scoring import Outputs, Scores, not_finite
 
 _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
 _MAX_FEED_BYTES = 128 * MIB  # of a batch
@@ -107,7 +108,7 @@ def without_optional(model: ModelUnderTest) -> Findings:
 
 
 def _without(
-    model: ModelUnderTest, name: str, scored: _scoring.Scores, optional: Collection[str]
+    model: ModelUnderTest, name: str, scored: Scores, optional: Collection[str]
 ) -> Findings:
     """Yields findings of rows that lack features, those of one batch first."""
     examples = parsed(scored.feed.records)
@@ -286,7 +287,7 @@ def batch_sizes(model: ModelUnderTest) -> Findings:
         raise Skip("nothing to test: the rows are too large, or probe_s is used up")
 
 
-def _of_size(model: ModelUnderTest, name: str, scored: _scoring.Scores, size: int) -> Findings:
+def _of_size(model: ModelUnderTest, name: str, scored: Scores, size: int) -> Findings:
     import tensorflow as tf
 
     rows = np.arange(size) % scored.feed.rows
@@ -378,7 +379,7 @@ def _last_words(model: ModelUnderTest) -> list[bytes]:
 def _findings(
     model: ModelUnderTest,
     name: str,
-    usual: _scoring.Outputs,
+    usual: Outputs,
     rows: Sequence[ProbeRow],
     remedy: str,
     fatal: Collection[str],
@@ -410,7 +411,7 @@ def _fatal(model: ModelUnderTest) -> tuple[str, ...]:
     return ("error", "NaN") if model.contract.matches_rows else ("error",)
 
 
-def _probed(model: ModelUnderTest) -> list[tuple[str, _scoring.Scores]]:
+def _probed(model: ModelUnderTest) -> list[tuple[str, Scores]]:
     """Returns the signatures whose rows are examples, of which any number can be called."""
     if not model.budget.allows(1):
         return []
@@ -418,14 +419,14 @@ def _probed(model: ModelUnderTest) -> list[tuple[str, _scoring.Scores]]:
     return [(n, scored) for n, scored in served if scored.feed.records and scored.feed.divisible]
 
 
-def _base(scored: _scoring.Scores) -> tuple[Any, _scoring.Outputs]:
+def _base(scored: Scores) -> tuple[Any, Outputs]:
     """Returns the example without trouble that has the most features, and its outputs."""
     examples = parsed(scored.feed.records)
     rows = range(len(examples))
     per_row = {k: v for k, v in scored.batch.items() if v.shape[:1] == (len(examples),)}
     bad = {
         row
-        for _, _, where in _scoring.not_finite(per_row)
+        for _, _, where in not_finite(per_row)
         for row in np.flatnonzero(where.reshape(len(examples), -1).any(axis=1))
     }
     well = [row for row in rows if row not in bad] or rows

@@ -3,10 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 
-import numpy as np
-
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation import _scoring
 from generic_trainer.validation._check import (
     Finding,
     Findings,
@@ -22,6 +19,7 @@ from generic_trainer.validation._lists import filled
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._report import keep_example
 from generic_trainer.validation._schema_rows import parsed
+from generic_trainer.validation._scoring import ODD_ROWS, Feed, Inputs
 from generic_trainer.validation._signatures import Signature
 
 SIZES_REMEDY = (
@@ -80,7 +78,7 @@ def scores(model: ModelUnderTest) -> Findings:
         raise Skip("no row was scored")
 
 
-def _score(model: ModelUnderTest, name: str, feed: _scoring.Feed) -> _scoring.Feed:
+def _score(model: ModelUnderTest, name: str, feed: Feed) -> Feed:
     """Scores rows, of which a free dimension that was made up may be too large, and returns them.
 
     Raises:
@@ -123,9 +121,7 @@ def _same_served(model: ModelUnderTest, signature: Signature) -> str:
     return next(same, "")
 
 
-def _why_not_scored(
-    model: ModelUnderTest, name: str, feed: _scoring.Feed, error: Exception
-) -> Findings:
+def _why_not_scored(model: ModelUnderTest, name: str, feed: Feed, error: Exception) -> Findings:
     """Yields findings of a signature that does not score all sizes of batches, or none."""
     import tensorflow as tf
 
@@ -155,7 +151,7 @@ def _why_not_scored(
         yield _of_made_up(feed, message, why_unfit(model, model.signatures[name]))
 
 
-def _is_of_any_row(model: ModelUnderTest, name: str, feed: _scoring.Feed, error: Exception) -> bool:
+def _is_of_any_row(model: ModelUnderTest, name: str, feed: Feed, error: Exception) -> bool:
     """Returns whether an error does not depend on the rows."""
     import tensorflow as tf
 
@@ -167,7 +163,7 @@ def _is_of_any_row(model: ModelUnderTest, name: str, feed: _scoring.Feed, error:
     return feed.real or by_rows.isdisjoint(model.signatures[name].ops)
 
 
-def _of_made_up(feed: _scoring.Feed, message: str, unfit: str) -> Finding:
+def _of_made_up(feed: Feed, message: str, unfit: str) -> Finding:
     if not feed.records and any(array.dtype == object for array in feed.inputs.values()):
         return untested(f"{message}: made-up words may well be unknown")
     subject = "these are made up" if feed.is_coherent else "made-up inputs may not fit together"
@@ -177,7 +173,7 @@ def _of_made_up(feed: _scoring.Feed, message: str, unfit: str) -> Finding:
 
 
 def _of_smaller_batches(
-    model: ModelUnderTest, name: str, feed: _scoring.Feed, alone: Sequence[int], message: str
+    model: ModelUnderTest, name: str, feed: Feed, alone: Sequence[int], message: str
 ) -> Finding:
     """Returns the finding of a signature that scores a batch, and smaller ones not."""
     message += f"; a batch of {feed.rows} is scored, and smaller ones are not"
@@ -196,18 +192,18 @@ def _of_smaller_batches(
     return fail(message, ALONE_REMEDY, may_be_meant=True)
 
 
-def _works(model: ModelUnderTest, name: str, inputs: dict[str, np.ndarray]) -> bool:
+def _works(model: ModelUnderTest, name: str, inputs: Inputs) -> bool:
     with contextlib.suppress(Exception):
         model.call(name, inputs)
         return True
     return False
 
 
-def _scored_alone(model: ModelUnderTest, name: str, feed: _scoring.Feed) -> list[int]:
+def _scored_alone(model: ModelUnderTest, name: str, feed: Feed) -> list[int]:
     """Returns the rows that can be scored alone, none if the first ones cannot."""
     scored = []
     for row in range(feed.rows):
         scored += [row] * _works(model, name, feed.take([row]))
-        if row == _scoring.ODD_ROWS and not scored:
+        if row == ODD_ROWS and not scored:
             break
     return scored

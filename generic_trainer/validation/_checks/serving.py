@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from generic_trainer.validation._checks.signatures import inferred_signatures
 from generic_trainer.validation._feeds import is_tiny
 from generic_trainer.validation._graph import in_main_graph, library_of, node_name, tensors_of
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
+from generic_trainer.validation._scoring import Outputs
 from generic_trainer.validation._session import open_session, run_signature, uninitialized
 from generic_trainer.validation._signatures import fits
 
@@ -390,9 +391,7 @@ def _judge(model: ModelUnderTest, signature: str) -> Callable[[str, str], Findin
     return fail if signature in model.serving_signatures else warn
 
 
-def _compare_with_session(
-    model: ModelUnderTest, name: str, outputs: Mapping[str, np.ndarray]
-) -> Findings:
+def _compare_with_session(model: ModelUnderTest, name: str, outputs: Outputs) -> Findings:
     signature = model.signatures[name]
     scores = model.scores[name]
     # Other calls have changed the variables of the loaded model.
