@@ -387,4 +387,4 @@ def _lengths(feature: Any) -> Iterator[int]:
     if count.HasField("min") and count.min <= _MAX_VALUES:
         yield count.min
     if count.max:
-        yield min(count.max, _MAX_VALUES)
+        yield count.max

@@ -51,8 +51,11 @@ def eval_config(model: ModelUnderTest) -> Findings:
     if model.evidence.eval_config is None:
         raise Skip("the contract names no eval config")
     preprocessed: set[str] | None = None  # unless all preprocessing functions are signatures
-    specs = model.evidence.eval_config.model_specs
-    functions = {name for spec in specs for name in spec.preprocessing_function_names}
+    functions = {
+        name
+        for spec in model.evidence.eval_config.model_specs
+        for name in spec.preprocessing_function_names
+    }
     if functions <= model.signatures.keys():
         preprocessed = {key for name in functions for key in model.signatures[name].outputs}
     evidence, schema = model.evidence, model.evidence.schema
@@ -118,8 +121,10 @@ def eval_signatures(model: ModelUnderTest) -> Findings:
         called = [(f"{preprocessing} has", function, preprocessing) for function in functions]
         for what, function, place in (*called, ("the Evaluator calls signature", name, field)):
             if function not in known:
-                problem = f"{what} {function!r}; the model has {list(model.signatures)}"
-                yield fail(problem, f"export it, or name another one in {place}")
+                yield fail(
+                    f"{what} {function!r}; the model has {list(model.signatures)}",
+                    f"export it, or name another one in {place}",
+                )
         if name in model.signatures:
             yield from _labels(model, spec, name)
             yield from _inputs(model, spec, name)
@@ -138,11 +143,10 @@ def _labels(model: ModelUnderTest, spec: Any, name: str) -> Findings:
     needed = {key for key, feature in signature.features.items() if feature.is_required}
     labels = {spec.label_key, *spec.label_keys.values()} - model.evidence.label_keys
     for label in sorted(labels & needed) if not spec.preprocessing_function_names else ():
-        message = f"label_key {label!r} is a feature that signature {name!r} needs"
-        named = sorted(model.evidence.label_keys)
         yield warn(
-            message,
-            f"name the label that the model predicts: the contract has {named}",
+            f"label_key {label!r} is a feature that signature {name!r} needs",
+            "name the label that the model predicts: the contract has "
+            f"{sorted(model.evidence.label_keys)}",
             may_be_meant=True,
         )
 

@@ -226,8 +226,7 @@ def fingerprint(model: ModelUnderTest) -> Findings:
     if stored.saved_model_checksum != computed.saved_model_checksum:
         # Told only then: TensorFlow 2.12 and 2.13 computed them in another way.
         names[1:1] = _HASHES
-    changed = [name for name in names if getattr(stored, name) != getattr(computed, name)]
-    if changed:
+    if changed := [name for name in names if getattr(stored, name) != getattr(computed, name)]:
         yield fail(
             f"{', '.join(changed)} differ from fingerprint.pb: files were edited, damaged or "
             "mixed with those of another model after the export",
@@ -339,8 +338,7 @@ def _nan_constants(model: ModelUnderTest, remedy: str) -> Findings:
     for judge, ops, size in ((fail, _WEIGHED, 0), (warn, _COMBINED, 1)):
         readers = [node.place for node in model.nodes if node.served and ops.fullmatch(node.op)]
         read = model.graph.upstream_of(readers, HANDS_ON | {"Cast"}) if constants else set()
-        spoilt = [n for n in constants if n.place in read and n.size > size]
-        if spoilt:
+        if spoilt := [n for n in constants if n.place in read and n.size > size]:
             yield judge(f"NaN in a constant: {listed(spoilt)}", remedy, may_be_meant=judge is warn)
         constants = [node for node in constants if node not in spoilt]
 

@@ -157,8 +157,7 @@ def denied_ops(model: ModelUnderTest) -> Findings:
     """
     if not model.contract.denied_ops:
         raise Skip("the contract denies no op")
-    denied = [node for node in model.nodes if node.op in model.contract.denied_ops]
-    if denied:
+    if denied := [node for node in model.nodes if node.op in model.contract.denied_ops]:
         yield fail(
             f"denied by the contract: {listed(denied)}",
             "replace the op, or take it out of ServingContract(denied_ops=...)",
@@ -184,13 +183,11 @@ def _forbid(
     nodes: list[Node], problem: str, remedy: str, judge: Callable[[str, str], Finding] = fail
 ) -> Findings:
     """Fails if a consumer can reach one of the nodes, and warns of others."""
-    run = [node for node in nodes if node.when in ("served", "restored", "loaded", "replacing")]
-    if run:
+    if run := [n for n in nodes if n.when in ("served", "restored", "loaded", "replacing")]:
         yield judge(f"{problem}: {listed(run)}", remedy)
         return
     # Leftovers of the training in the graph itself cannot be called at all.
-    callable_ones = [node for node in nodes if node.function]
-    if callable_ones:
+    if callable_ones := [node for node in nodes if node.function]:
         yield warn(f"in a function that no signature uses: {listed(callable_ones)}", remedy)
 
 

@@ -267,8 +267,10 @@ def base_model(model: ModelUnderTest) -> Findings:
     for change in _changes(base, model):
         yield warn(change, _BASE_REMEDY)
     if reason := why_not_run(base):
-        message = "the base model is not run, because it would reach files or the network: "
-        yield warn(message + reason, "accept its ops with ServingContract(allowed_ops=...)")
+        yield warn(
+            f"the base model is not run, because it would reach files or the network: {reason}",
+            "accept its ops with ServingContract(allowed_ops=...)",
+        )
         return
     compared = list(_changed_predictions(base, model))
     yield from compared
@@ -301,8 +303,11 @@ def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Finding
         try:
             outputs = base.call(name, scores.feed.inputs)
         except Exception as error:
-            message = f"the base model's signature {name!r} does not score {scores.feed.source}"
-            yield warn(f"{message}: {reason_of(error)}", "compare the two on other examples")
+            yield warn(
+                f"the base model's signature {name!r} does not score {scores.feed.source}: "
+                f"{reason_of(error)}",
+                "compare the two on other examples",
+            )
             continue
         for key in sorted(set(outputs) & set(scores.batch)):
             subject = f"signature {name!r}, output {key!r}"

@@ -136,10 +136,9 @@ def outputs_vary(model: ModelUnderTest) -> Findings:
     for name, scored in several.items():
         outputs = _telling(scored)
         if all(map(_constant, outputs.values())):
-            message = f"signature {name!r} gives the same outputs for {scored.feed.rows} examples: "
-            message += ", ".join(sorted(outputs))
             yield warn(
-                message,
+                f"signature {name!r} gives the same outputs for {scored.feed.rows} examples: "
+                f"{', '.join(sorted(outputs))}",
                 "see whether the features reach the model (names, vocabulary, scaling), and "
                 "whether it was trained",
             )
@@ -273,11 +272,10 @@ def row_independence(model: ModelUnderTest) -> Findings:
                 others = (outputs[key] for outputs in (*scored.single, scored.odd))
                 is_other = any(np.shape(rows)[1:] != scored.batch[key].shape[1:] for rows in others)
                 is_padded = is_other and not certain
-                message = f"signature {name!r}, output {key!r}: {message}"
-                certain = certain and name in model.serving_signatures
-                certain = certain and not is_tiny(scored.feed)
                 yield model.of_rows(
-                    certain, message, _PADDING_REMEDY if is_padded else MIXING_REMEDY
+                    certain and name in model.serving_signatures and not is_tiny(scored.feed),
+                    f"signature {name!r}, output {key!r}: {message}",
+                    _PADDING_REMEDY if is_padded else MIXING_REMEDY,
                 )
     if not compared:
         raise Skip("nothing to test: no output has rows that can be scored alone")
@@ -381,10 +379,10 @@ def without_label(model: ModelUnderTest) -> Findings:
         try:
             outputs = _score(model, name, unlabelled)
         except Exception as error:
-            remedy = "leave the label out of the feature spec that the signature parses "
             yield fail(
                 f"signature {name!r} needs the label {sorted(labels)}: {reason_of(error)}",
-                f"{remedy}(feature_spec.pop(LABEL_KEY)): requests have none",
+                "leave the label out of the feature spec that the signature parses "
+                "(feature_spec.pop(LABEL_KEY)): requests have none",
             )
             continue
         for key, output in sorted(outputs.items()):

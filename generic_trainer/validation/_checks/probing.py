@@ -14,7 +14,6 @@ import numpy as np
 
 from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb, resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation import _troubles
 from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._checks.neighbours import beside_others
 from generic_trainer.validation._checks.predictions import (
@@ -39,6 +38,7 @@ from generic_trainer.validation._schema_rows import (
     without,
 )
 from generic_trainer.validation._scoring import Outputs, Scores, not_finite
+from generic_trainer.validation._troubles import Trouble, troubles
 
 _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
 _MAX_FEED_BYTES = 128 * MIB  # of a batch
@@ -70,9 +70,9 @@ def eval_rows(model: ModelUnderTest) -> Findings:
     tested = False
     for name, scored in probed:
         with model.budget.part(0.5):
-            remedy = "every consumer will see this"
-            fatal = _fatal(model)
-            yield from _findings(model, name, scored.batch, rows, remedy, fatal)
+            yield from _findings(
+                model, name, scored.batch, rows, "every consumer will see this", _fatal(model)
+            )
             if model.budget.rows:
                 yield note(f"signature {name!r} scored {model.budget.rows + RECORDS} examples")
                 tested = True
@@ -315,8 +315,7 @@ def _of_size(model: ModelUnderTest, name: str, scored: Scores, size: int) -> Fin
         if changed and certain and not scored.varies(key)[0]:
             message = f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}"
             remedy = "a prediction must not depend on the number of rows in its batch"
-            certain = not is_tiny(scored.feed)
-            yield model.of_rows(certain, message, f"{remedy}: {MIXING_REMEDY}")
+            yield model.of_rows(not is_tiny(scored.feed), message, f"{remedy}: {MIXING_REMEDY}")
 
 
 def _of_made_up(
@@ -360,8 +359,7 @@ def _of_made_up(
             if model.budget.rows:
                 called += model.budget.rows
                 yield note(f"signature {name!r} scored {model.budget.rows} rows")
-            certain = bool(fatal)
-            yield from beside_others(model, name, scored, rows, MIXING_REMEDY, certain=certain)
+            yield from beside_others(model, name, scored, rows, MIXING_REMEDY, certain=bool(fatal))
     if not called:
         raise Skip("nothing to test: schema and statistics state no other rows")
 
@@ -391,9 +389,8 @@ def _findings(
     to_inputs = functools.partial(inputs_of, model.signatures[name], model.scores[name].feed)
     signature = model.loaded.signatures[name]
     examples = [row.example for row in rows]
-    troubles = _troubles.troubles(signature, to_inputs, examples, model.budget, usual)
-    causes: list[_troubles.Trouble] = []
-    for trouble in troubles:
+    causes: list[Trouble] = []
+    for trouble in troubles(signature, to_inputs, examples, model.budget, usual):
         if len(causes) < _MAX_CAUSES and not any(map(trouble.resembles, causes)):
             causes.append(trouble)
             row = rows[trouble.index]

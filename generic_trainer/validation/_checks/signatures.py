@@ -58,8 +58,7 @@ def required_signatures(model: ModelUnderTest) -> Findings:
     """
     contract = model.contract
     actual = list(model.signatures)
-    missing = [spec.name for spec in contract.signature_specs if spec.name not in actual]
-    if missing:
+    if missing := [spec.name for spec in contract.signature_specs if spec.name not in actual]:
         nearest = "".join(did_you_mean(name, actual) for name in missing)
         yield fail(
             f"expected the signatures {missing}, found {actual}{nearest}",
@@ -107,8 +106,7 @@ def signature_specs(model: ModelUnderTest) -> Findings:
 def _deviations(spec: SignatureSpec, signature: Any) -> Iterator[str]:
     if spec.inputs and set(spec.inputs) != set(signature.inputs):
         yield f"expected the inputs {sorted(spec.inputs)}, found {sorted(signature.inputs)}"
-    missing = sorted(set(spec.outputs) - set(signature.outputs))
-    if missing:
+    if missing := sorted(set(spec.outputs) - set(signature.outputs)):
         yield f"expected the outputs {missing}, found {sorted(signature.outputs)}"
     for kind, name, tensor, expected in _expected(spec, signature):
         if not _is_as(expected, tensor):
