@@ -232,16 +232,20 @@ class ModelUnderTest:
         """
         import tensorflow as tf
 
-        sizes = {tf.half: 2, tf.bfloat16: 2, tf.float32: 4, tf.complex64: 4}
-        places: dict[int, set[Place]] = {2: set(), 4: set()}
-        for dtype, size in sizes.items():
-            places[size] |= {
+        def computed_in(*dtypes: Any) -> set[Place]:
+            kinds = {dtype.as_datatype_enum for dtype in dtypes}
+            return {
                 node.place
                 for node in self.nodes
                 if node.op not in HANDS_ON | _SHAPES
                 for key in ("T", "DstT")
-                if key in node.proto.attr and node.proto.attr[key].type == dtype.as_datatype_enum
+                if key in node.proto.attr and node.proto.attr[key].type in kinds
             }
+
+        places = {
+            2: computed_in(tf.half, tf.bfloat16),
+            4: computed_in(tf.float32, tf.complex64),
+        }
         rounding = {
             node.place
             for node in self.nodes

@@ -358,7 +358,7 @@ def _rehearsed(model: ModelUnderTest) -> list[bytes]:
     beyond those of the model, or without a feature that others have.
     """
     labels: dict[str, list[tuple[float, int]]] = {}
-    examples = list(parsed(model.evidence.eval_rows))
+    examples = parsed(model.evidence.eval_rows)
     present = list(map(filled, examples))
     names = set().union(*present)
     lacking = {name: row for row in range(len(present))[::-1] for name in names - present[row]}

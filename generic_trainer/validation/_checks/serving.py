@@ -1,6 +1,5 @@
 """Checks of the model as servers and BulkInferrer load and call it."""
 
-import contextlib
 import itertools
 import statistics
 import time
@@ -364,15 +363,15 @@ def session(model: ModelUnderTest) -> Findings:
     """
     model.release()
     model.op_libraries  # noqa: B018 - imports on first use
-    with contextlib.ExitStack() as stack:
-        try:
-            running = stack.enter_context(open_session(str(model.directory)))
-        except Exception as error:
-            yield fail(
-                f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}",
-                "BulkInferrer and TF Serving load it this way: see the other failures first",
-            )
-            return
+    try:
+        opened = open_session(str(model.directory))
+    except Exception as error:
+        yield fail(
+            f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}",
+            "BulkInferrer and TF Serving load it this way: see the other failures first",
+        )
+        return
+    with opened as running:
         for name in sorted(model.serving_signatures.keys() - model.scores.keys()):
             if untracked := _untracked(model, running, name):
                 yield fail(f"signature {name!r}: {untracked}", _UNTRACKED_REMEDY)

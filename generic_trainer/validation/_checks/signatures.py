@@ -313,22 +313,21 @@ def signature_methods(model: ModelUnderTest) -> Findings:
 def _method_problems(signature: Signature) -> Iterator[str]:
     import tensorflow as tf
 
-    # Method → its input and its outputs of strings and of numbers; None for any.
-    methods: dict[str, tuple[str | None, dict[str, Any]]] = {
-        "tensorflow/serving/classify": ("inputs", {"classes": tf.string, "scores": tf.float32}),
-        "tensorflow/serving/regress": ("inputs", {"outputs": tf.float32}),
-        "tensorflow/serving/predict": (None, {}),
+    # Method → its outputs of strings and of numbers; empty for any.
+    methods: dict[str, dict[str, Any]] = {
+        "tensorflow/serving/classify": {"classes": tf.string, "scores": tf.float32},
+        "tensorflow/serving/regress": {"outputs": tf.float32},
+        "tensorflow/serving/predict": {},
     }
-    if signature.proto.method_name not in methods:
+    if (dtypes := methods.get(signature.proto.method_name)) is None:
         yield f"expected one of {', '.join(map(repr, methods))}"
         return
     if not signature.outputs:
         yield "it has no outputs"
-    key, dtypes = methods[signature.proto.method_name]
-    if key is None:
+    if not dtypes:
         return
-    if list(signature.inputs) != [key] or not signature.is_serialized:
-        yield f"expected one input {key!r}, of strings, found {sorted(signature.inputs)}"
+    if list(signature.inputs) != ["inputs"] or not signature.is_serialized:
+        yield f"expected one input 'inputs', of strings, found {sorted(signature.inputs)}"
     outputs = {name: signature.outputs[name] for name in dtypes if name in signature.outputs}
     if not outputs or len(signature.outputs) > len(dtypes):
         expected = " or ".join(map(repr, dtypes))
