@@ -360,16 +360,16 @@ class ModelUnderTest:
         called = self.loaded.signatures[name]
         return score(called, feed, self.precision_of(self.signatures[name]))
 
-    def fresh(self, scores: Mapping[str, Scores]) -> dict[str, Scores]:
-        """Returns scores, anew where a call of another signature may have changed weights since.
+    def fresh(self, scores: Mapping[str, Scores]) -> list[tuple[str, Scores]]:
+        """Returns name and scores of each, anew where a call of another may have changed weights.
 
         Signatures that change variables, such as a training step, come last in `scores`.
         """
         changing = {name for name in self.scores if self.signatures[name].assigns}
-        return {
-            name: self._called(name, scored.feed) if changing - {name} else scored
+        return [
+            (name, self._called(name, scored.feed) if changing - {name} else scored)
             for name, scored in scores.items()
-        }
+        ]
 
     def scored(self, *, served: bool = False) -> dict[str, Scores]:
         """Returns `scores`, or `served_scores`; raises `Skip` if there are none."""

@@ -396,7 +396,7 @@ def without_label(model: ModelUnderTest) -> Findings:
 
 def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
     """Yields the signatures that consumers call and that serialized examples have scored."""
-    for name, scored in model.fresh(model.served_scores).items():
+    for name, scored in model.fresh(model.served_scores):
         if scored.feed.serialized and scored.feed.divisible:
             yield name, scored
 

@@ -97,7 +97,7 @@ def without_optional(model: ModelUnderTest) -> Findings:
         optional = {f.name for f in features_in_use(model.evidence.schema) if is_optional(f)}
     optional -= model.evidence.label_keys
     tested = False
-    for name, scored in model.fresh(model.scored(served=True)).items():
+    for name, scored in model.fresh(model.scored(served=True)):
         if scored.feed.serialized and scored.feed.divisible:
             # It takes one call where all is well, and is worth that whatever is left.
             with model.at_least(1.0) as budget:
@@ -256,8 +256,7 @@ def batch_sizes(model: ModelUnderTest) -> Findings:
     Example: an attention mask that is traced for 64 rows; memory that grows with the square of the
     batch.
     """
-    scores = model.fresh(model.served_scores)
-    probed = [(n, s) for n, s in scores.items() if s.feed.divisible]
+    probed = [(n, s) for n, s in model.fresh(model.served_scores) if s.feed.divisible]
     if not probed or not model.budget.allows(1):
         raise Skip("no signature with a free batch was called, or probe_s is used up")
     tested = False
@@ -412,7 +411,7 @@ def _probed(model: ModelUnderTest) -> list[tuple[str, Scores]]:
     """Returns the signatures whose rows are examples, of which any number can be called."""
     if not model.budget.allows(1):
         return []
-    served = model.fresh(model.served_scores).items()
+    served = model.fresh(model.served_scores)
     return [(n, scored) for n, scored in served if scored.feed.records and scored.feed.divisible]
 
 
