@@ -6,13 +6,12 @@ runs the nodes that the signatures and the initialisation depend on, and, while 
 that restore the variables.
 """
 
-import dataclasses
 import functools
 import itertools
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from generic_trainer._core import internals, texts
 
@@ -50,8 +49,7 @@ _LIBRARIES = (
 )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One node.
 
     Attributes:

@@ -29,7 +29,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, NamedTuple
 
 from generic_trainer.validation._lists import LISTS, parallel_lists
 from generic_trainer.validation._signatures import ParsedFeature
@@ -50,8 +50,7 @@ _TEXTS = (b"", b"never seen before", _UNICODE, b"\xff\xfe\x00", b"long " * 2000)
 _DTYPES = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
 
 
-@dataclasses.dataclass(frozen=True)
-class ObservedFeature:
+class ObservedFeature(NamedTuple):
     """Statistics of one feature.
 
     Attributes:
@@ -126,8 +125,7 @@ def _numbers(feature: Any) -> Iterator[float]:
         yield 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class ProbeRow:
+class ProbeRow(NamedTuple):
     """A row that differs from a usual one.
 
     Attributes:

@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from generic_trainer.validation._graph import (
     HANDS_ON,
@@ -208,8 +208,7 @@ def feature_of(key: str, features: Container[str]) -> str:
     return key if key in features else key.removesuffix("_input")
 
 
-@dataclasses.dataclass(frozen=True)
-class ParsedFeature:
+class ParsedFeature(NamedTuple):
     """One feature of a parsed tf.Example.
 
     Attributes:
@@ -237,7 +236,7 @@ def _features_of(node: Any, inputs: Sequence[Any]) -> Iterator[ParsedFeature]:
         sparse, dense, ragged = map(_strings, inputs[2:5])
         defaults = inputs[5:]
         for parsed in _features(ragged, attributes["ragged_value_types"].list.type):
-            yield dataclasses.replace(parsed, is_ragged=True)
+            yield parsed._replace(is_ragged=True)
     elif node.op == "ParseExample":
         names = [key for tensor in inputs[2:] for key in _strings(tensor)]
         sparse = names[: attributes["Nsparse"].i]
@@ -257,8 +256,7 @@ def _features_of(node: Any, inputs: Sequence[Any]) -> Iterator[ParsedFeature]:
         if parsed is not None:
             sizes = [dim.size for dim in shape.dim] if shape is not None else [-1]
             is_fixed = all(size >= 0 for size in sizes)
-            yield dataclasses.replace(
-                parsed,
+            yield parsed._replace(
                 size=math.prod(max(size, 1) for size in sizes),
                 dense_size=math.prod(sizes) if is_fixed else None,
                 is_required=is_fixed and _is_empty(default),

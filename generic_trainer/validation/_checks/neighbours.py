@@ -9,10 +9,9 @@ which take most neighbours from each row::
 """
 
 import contextlib
-import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,8 +69,7 @@ def beside_others(
                 return
 
 
-@dataclasses.dataclass(frozen=True)
-class _Changed:
+class _Changed(NamedTuple):
     """A row with other outputs beside other rows.
 
     Attributes:

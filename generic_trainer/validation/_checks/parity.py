@@ -3,9 +3,8 @@
 TFLite models and quantised SavedModels have a source; the base model is the one that serves now.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,8 +43,7 @@ _UNCOMPARED_REMEDY = (
 _BASE_REMEDY = "keep the old names beside the new ones, or change the clients first"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Subject:
+class _Subject(NamedTuple):
     """A model that is compared with its source."""
 
     name: str
@@ -54,8 +52,7 @@ class _Subject:
     run: Run
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pair:
+class _Pair(NamedTuple):
     """A signature of a model, and the signature of its source that computes the same.
 
     Attributes:

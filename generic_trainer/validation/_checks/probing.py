@@ -4,7 +4,6 @@ All of them together take the seconds of `ServingContract.probe_s`. A row that c
 kept as text: `generic-trainer validate MODEL --example FILE` replays it.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -137,7 +136,7 @@ def _without(
         for row in lacking:
             yield from _findings(model, name, usual, [row], ALONE_REMEDY, _fatal(model))
     for row in () if findings else alone:
-        row = dataclasses.replace(row, what=f"{row.what}, alone")
+        row = row._replace(what=f"{row.what}, alone")
         yield from _findings(model, name, usual, [row], f"{ALONE_REMEDY}; {remedy}", ())
     yield from beside_others(model, name, scored, [*lacking, *alone], FILLING_REMEDY, size=1)
 
