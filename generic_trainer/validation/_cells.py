@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import shown
-from generic_trainer.validation._signatures import ParsedFeature, Tensor
+from generic_trainer.validation._signatures import ParsedFeature, Tensor, fits
 
 _MISSING = "the model needs a value, and there is none"
 _ANY_FLOAT = 200.0  # every dtype of floats has smaller numbers
@@ -53,10 +53,7 @@ def array_of(value: Any, tensor: Tensor) -> np.ndarray:
     if array.ndim < 2:  # one value, or the values of a tensor in one list
         with contextlib.suppress(ValueError):
             array = array.reshape([-1 if dim is None else dim for dim in dims])
-    fits = array.ndim == len(dims) and all(
-        dim in (None, size) for dim, size in zip(dims, array.shape, strict=True)
-    )
-    if not fits:
+    if not fits(array.shape, dims):
         raise ValueError(f"expected the shape {dims}, found {list(array.shape)}")
     return array
 
@@ -99,16 +96,11 @@ def _item(item: Any, dtype: str) -> Any:
         return number
     if not number.is_integer():
         raise ValueError(f"expected an integer, found {shown(item)}")
-    integer = _integer(item)
+    try:
+        integer = int(item)
+    except ValueError:  # "3.0"
+        integer = int(number)
     lowest, highest = (0, 1) if kind.is_bool else (kind.min, kind.max)
     if not lowest <= integer <= highest:
         raise ValueError(f"Value out of range for {dtype}: {shown(item)}")
     return integer
-
-
-def _integer(value: Any) -> int:
-    """Returns an integer, of "3.0" as well."""
-    try:
-        return int(value)
-    except ValueError:
-        return int(float(value))

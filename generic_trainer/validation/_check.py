@@ -3,8 +3,8 @@
 A check is a generator function, which yields findings, and nothing if all is well. It raises `Skip`
 if it does not apply::
 
-    @check(needs=("parses",))
-    def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
+    @check(needs="parses")
+    def serve_tag(model: ModelUnderTest) -> Findings:
         '''The SavedModel has one MetaGraph tagged exactly {serve}.
 
         The reason: the consumer that would fail without it, and how.
@@ -35,7 +35,6 @@ Format = Literal["saved_model", "other", "any"]
 Decider = Literal["code", "rows", "weights"]
 FORMATS: tuple[Format, ...] = ("saved_model", "other")
 ANY: tuple[Format, ...] = (*FORMATS, "any")
-CheckFunction = Callable[[Any], Iterator["Finding"]]  # of a `ModelUnderTest`
 
 # Of Unicode: control characters, characters that turn the direction of writing, and surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -55,6 +54,9 @@ class Finding:
     remedy: str = ""
     may_be_meant: bool = False
 
+
+Findings = Iterator[Finding]
+CheckFunction = Callable[[Any], Findings]  # of a `ModelUnderTest`
 
 fail = functools.partial(Finding, "fail")  # the model must not be published
 warn = functools.partial(Finding, "warn")  # it can be published, but its owner should know
@@ -192,21 +194,22 @@ class Check:
 CHECKS: dict[str, Check] = {}  # name → check, of all modules that are imported
 
 
-def check(**arguments: Any) -> Callable[[CheckFunction], Check]:
+def check(*, needs: str = "", **arguments: Any) -> Callable[[CheckFunction], Check]:
     """Registers a generator function as a `Check` of its name; its docstring has the texts.
 
     Args:
-        **arguments: fields of the `Check`: what it needs, what decides it, what it applies to.
+        needs: names of the checks that must pass before this one can run.
+        **arguments: further fields of the `Check`: what decides it, what it applies to.
     """
 
     def decorate(function: CheckFunction) -> Check:
         name = function.__name__
-        order: dict[str, Any] = {}
+        fields: dict[str, Any] = {"needs": tuple(needs.split())}
         summary, _, explanation = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
         for above in CHECKS.values():
             if above.function.__module__ == function.__module__:
-                order["after"] = above.name
-        CHECKS[name] = Check(name, summary, explanation, function, **order | arguments)
+                fields["after"] = above.name
+        CHECKS[name] = Check(name, summary, explanation, function, **fields | arguments)
         return CHECKS[name]
 
     return decorate

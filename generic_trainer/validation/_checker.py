@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from generic_trainer._core.files import absolute, is_remote
 from generic_trainer._core.forkserver import ForkServer
@@ -165,7 +165,7 @@ class Checker(contextlib.AbstractContextManager["Checker"]):
         end = self._end(answered, self._limit_s(partial), kills)
         if partial.complete:
             return None
-        return dataclasses.replace(end, last_words=self._last_words(log_start))
+        return end._replace(last_words=self._last_words(log_start))
 
     def _start_child(self, request: dict[str, Any], sent: int) -> int:
         """Returns the process id; a new server starts the process if the old one was killed."""
@@ -297,8 +297,7 @@ def _environment(scratch: Path) -> dict[str, str]:
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class _EarlyEnd:
+class _EarlyEnd(NamedTuple):
     """The end of a process that has not run all checks.
 
     Attributes:

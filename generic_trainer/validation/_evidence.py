@@ -13,7 +13,7 @@ from generic_trainer.validation._contract import ServingContract
 from generic_trainer.validation._lists import DTYPE_OF_LIST
 from generic_trainer.validation._schema_rows import (
     ObservedFeature,
-    dtype_in_schema,
+    dtypes_in_schema,
     observed_features,
     parsed,
 )
@@ -62,6 +62,14 @@ class Evidence:
         return self.eval_rows[:RECORDS]
 
     @property
+    def raw_records(self) -> list[bytes]:
+        """The same, if a signature may take them.
+
+        Transform's output is not an input of a graph that transforms by itself.
+        """
+        return [] if self.contract.examples_transformed else self.records
+
+    @property
     def label_keys(self) -> set[str]:
         """The labels that the contract names, or that its eval config does."""
         if self.contract.label_keys or self.contract.eval_config is None:
@@ -99,7 +107,7 @@ class Evidence:
     def feature_dtypes(self) -> dict[str, str] | None:
         """Feature → dtype, by the schema or else by the examples; None without either."""
         if self.schema is not None:
-            return {feature.name: dtype_in_schema(feature) for feature in self.schema.feature}
+            return dtypes_in_schema(self.schema.feature)
         return {name: min(dtypes) for name, dtypes in self.seen_dtypes.items() if dtypes} or None
 
     @functools.cached_property
@@ -108,8 +116,7 @@ class Evidence:
         path = self.transform_graph and self.transform_graph / TRANSFORMED_SCHEMA
         if path is None or not path.exists():
             return {}
-        schema = load_schema(str(path))
-        return {feature.name: dtype_in_schema(feature) for feature in schema.feature}
+        return dtypes_in_schema(load_schema(str(path)).feature)
 
     @functools.cached_property
     def evaluates_transformed(self) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from generic_trainer.validation._evidence import RECORDS
-from generic_trainer.validation._lists import DTYPE_OF_LIST, LISTS
+from generic_trainer.validation._lists import LISTS
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_of, parsed
-from generic_trainer.validation._scoring import Feed
+from generic_trainer.validation._scoring import Feed, Inputs
 from generic_trainer.validation._signatures import ParsedFeature, Signature, Tensor, feature_of
 
 _REAL = "the contract's examples"
@@ -44,45 +44,41 @@ def feed_for(
     """
     tensors = signature.inputs
     if not tensors:
-        return Feed({}, "no inputs", False, False)
+        return Feed({}, "no inputs")
     if not all(tensor.is_dense for tensor in tensors.values()):
         return None
     if records is None and model.takes_transformed(signature):
         return None
     serialized = signature.is_serialized and (records is None or bool(signature.features))
-    name = next(iter(tensors))
+    parses = serialized and bool(signature.features)
     whole = frozenset(key for key, tensor in tensors.items() if not tensor.is_batched)
     shapes = filter(None, (tensors[key].shape for key in tensors if key in whole))
     free = free or _free_dim(model)
-    fitting = _rows_that_fit(tensors.values(), free)
+    # Few rows of those that are large, as their activations are.
+    values = sum(math.prod(_dims(tensor, free)[1:]) for tensor in tensors.values())
+    fitting = min(RECORDS, max(_LEAST_ROWS, RECORDS * _MAX_VALUES // max(values, 1)))
     rows = next((shape[0] for shape in shapes), None) or fitting
-    features = signature.features if serialized else {}
     if records is None:
-        records = _named_records(model)
+        records = model.evidence.raw_records
     if whole:  # exactly so many
         records = list(itertools.islice(itertools.cycle(records), rows))
-    if features:
-        is_real = bool(records)
-        records = records or _made_up_examples(features.values(), model.evidence.schema, rows)
-        inputs = {name: np.array(records, dtype=object)}
-        return Feed(inputs, _REAL if is_real else _MADE_UP, is_real, True, whole, tuple(records))
-    named = {} if serialized else input_features(model, signature, free)
     is_free = any(None in (tensor.shape or [])[1:] for tensor in tensors.values())
     chosen = free if is_free else 0
+    if inputs := _inputs(signature, records, parses):
+        source = _REAL if parses else f"features of {_REAL}"
+        return Feed(inputs, source, True, parses, whole, tuple(records))
+    named = signature.features if serialized else input_features(model, signature, free)
     made_up = _made_up_examples(named.values(), model.evidence.schema, rows)
-    for examples, source in ((records, _REAL), (made_up, _MADE_UP)):
-        if (columns := _columns(examples, tensors)) is not None:
-            is_real = examples is records
-            rows_of = f"features of {source}"
-            size = 0 if is_real else chosen
-            return Feed(columns, rows_of, is_real, False, whole, tuple(examples), free=size)
+    if inputs := _inputs(signature, made_up, parses):
+        source = _MADE_UP if parses else f"features of {_MADE_UP}"
+        return Feed(inputs, source, False, parses, whole, tuple(made_up), free=chosen)
     if serialized:  # any text
         texts = records or [b"text %d" % row for row in range(rows)]
-        return Feed({name: np.array(texts, dtype=object)}, "strings", False, False, whole)
-    made_up_tensors = {n: _made_up_tensor(tensor, free, fitting) for n, tensor in tensors.items()}
+        inputs = dict.fromkeys(tensors, np.array(texts, dtype=object))
+        return Feed(inputs, "strings", whole=whole)
+    inputs = {name: _made_up_tensor(tensor, free, fitting) for name, tensor in tensors.items()}
     known = all(tensor.shape is not None for tensor in tensors.values())
-    what = "made-up tensors"
-    return Feed(made_up_tensors, what, False, False, whole, ranks_known=known, free=chosen)
+    return Feed(inputs, "made-up tensors", whole=whole, ranks_known=known, free=chosen)
 
 
 def free_dims(signature: Signature) -> list[int]:
@@ -106,17 +102,9 @@ def _free_dim(model: ModelUnderTest) -> int:
     return max((scored.feed.free for scored in model.scores.values()), default=0) or _FREE_DIMS[-1]
 
 
-def _named_records(model: ModelUnderTest) -> list[bytes]:
-    """Returns the contract's examples, if a signature may take them.
-
-    Transform's output is not an input of a graph that transforms by itself.
-    """
-    return [] if model.contract.examples_transformed else model.evidence.records
-
-
 def why_unfit(model: ModelUnderTest, signature: Signature) -> str:
     """Returns why the contract's examples are no inputs of a signature; empty if they may be."""
-    if signature.parses or not (records := _named_records(model)):
+    if signature.parses or not (records := model.evidence.raw_records):
         return ""
     rows = [example.features.feature for example in parsed(records)]
     for name, tensor in signature.inputs.items():
@@ -127,18 +115,14 @@ def why_unfit(model: ModelUnderTest, signature: Signature) -> str:
     return ""
 
 
-def inputs_of(
-    signature: Signature, feed: Feed, examples: Sequence[Any]
-) -> dict[str, np.ndarray] | None:
+def inputs_of(signature: Signature, feed: Feed, examples: Sequence[Any]) -> Inputs | None:
     """Returns the inputs of a signature for `tf.train.Example`s, made as those of its feed were.
 
     Returns:
         Input name → array [examples, ...]; None if the examples do not fit.
     """
     records = [example.SerializeToString(deterministic=True) for example in examples]
-    if feed.serialized:
-        return dict.fromkeys(feed.inputs, np.array(records, dtype=object))
-    return _columns(records, signature.inputs)
+    return _inputs(signature, records, feed.serialized)
 
 
 def input_features(
@@ -158,18 +142,20 @@ def input_features(
     for key, tensor in signature.inputs.items():
         name = feature_of(key, known)
         size = math.prod(_dims(tensor, free)[1:])
-        feature = ParsedFeature(name, DTYPE_OF_LIST[_kind_of(tensor.dtype)], size)
+        feature = ParsedFeature(name, tensor.example_dtype, size)
         if known.get(name) not in ("", feature.dtype):
             return {}
         features[name] = feature
     return features
 
 
-def _columns(records: list[bytes], tensors: dict[str, Tensor]) -> dict[str, np.ndarray] | None:
-    """Returns the inputs as columns of the records, None if they do not fit."""
+def _inputs(signature: Signature, records: list[bytes], serialized: bool) -> Inputs | None:
+    """Returns records as they are, or as columns; None if they do not fit, or there are none."""
+    if serialized and records:
+        return dict.fromkeys(signature.inputs, np.array(records, dtype=object))
     rows = [example.features.feature for example in parsed(records)]
     try:
-        columns = {name: _column(rows, name, tensor) for name, tensor in tensors.items()}
+        columns = {name: _column(rows, name, tensor) for name, tensor in signature.inputs.items()}
     except (ValueError, IndexError):
         return None
     return columns if rows else None
@@ -180,7 +166,7 @@ def _column(rows: list[Any], name: str, tensor: Tensor) -> np.ndarray:
     if not all(key in row for row in rows):  # reading would add it
         found = sorted({feature for row in rows for feature in row})
         raise ValueError(f"not every example has this feature, they have {found[:_MAX_NAMES]}")
-    kind = _kind_of(tensor.dtype)
+    kind = LISTS[tensor.example_dtype]
     if any(row[key].WhichOneof("kind") != kind for row in rows):
         raise ValueError(f"the feature {key!r} is not a {kind} in every example")
     dims = [None] if tensor.shape is None else tensor.shape
@@ -196,19 +182,6 @@ def _column(rows: list[Any], name: str, tensor: Tensor) -> np.ndarray:
         raise ValueError(f"the examples have lists of different lengths, {counts}")
     array = np.array(lists, dtype)  # of several rows for a scalar, reshape raises a ValueError
     return array.reshape(shape).astype(tensor.dtype.as_numpy_dtype)
-
-
-def _kind_of(dtype: Any) -> str:
-    """Returns the list of a `tf.train.Feature` that holds values of a dtype."""
-    if dtype.name == "string":
-        return "bytes_list"
-    return "float_list" if dtype.is_floating else "int64_list"
-
-
-def _rows_that_fit(tensors: Iterable[Tensor], free: int) -> int:
-    """Returns how many rows to make up: few of those that are large, as their activations are."""
-    values = sum(math.prod(_dims(tensor, free)[1:]) for tensor in tensors)
-    return min(RECORDS, max(_LEAST_ROWS, RECORDS * _MAX_VALUES // max(values, 1)))
 
 
 def _dims(tensor: Tensor, free: int, rows: int = RECORDS) -> list[int]:

@@ -6,12 +6,12 @@ runs the nodes that the signatures and the initialisation depend on, and, while 
 that restore the variables.
 """
 
-import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from generic_trainer._core import internals, texts
 
@@ -49,8 +49,7 @@ _LIBRARIES = (
 )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One node.
 
     Attributes:
@@ -71,6 +70,11 @@ class Node:
     def op(self) -> str:
         """The op's name."""
         return self.proto.op
+
+    @property
+    def place(self) -> Place:
+        """The function and the node's name."""
+        return self.function, self.proto.name
 
     @property
     def served(self) -> bool:
@@ -202,21 +206,23 @@ class Graph:
         return {(function, node_name(tensor)) for function, tensor in tensors_read}
 
     def upstream_of(
-        self, readers: Iterable[Node], through: Container[str] | None = None
+        self, readers: Iterable[Place], through: Container[str] | None = None
     ) -> set[Place]:
         """Returns the places from which some nodes are computed, through calls of functions.
 
         Args:
-            readers: the nodes.
+            readers: places of the nodes.
             through: the ops whose inputs are followed; None for all.
         """
+
+        def inputs_of(place: Place) -> Iterator[Place]:
+            yield from ((place[0], node_name(source)) for source in self.placed[place].input)
 
         def sources(place: Place) -> Iterator[Place]:
             function, name = place
             if place in self.placed:
-                if through is not None and self.placed[place].op not in through:
-                    return
-                yield from ((function, node_name(source)) for source in self.placed[place].input)
+                if through is None or self.placed[place].op in through:
+                    yield from inputs_of(place)
             elif name in self.arguments.get(function, ()):
                 # Inputs of a call are the function's arguments, behind a condition or the like.
                 from_end = self.arguments[function].index(name) - len(self.arguments[function])
@@ -225,10 +231,7 @@ class Graph:
                     if len(inputs) >= -from_end:
                         yield caller[0], node_name(inputs[from_end])
 
-        read = [
-            (node.function, node_name(source)) for node in readers for source in node.proto.input
-        ]
-        return set(reached(read, sources))
+        return set(reached(itertools.chain.from_iterable(map(inputs_of, readers)), sources))
 
     def dtype_of(self, tensor: str) -> Any:
         """Returns the `tf.DType` of a tensor of the graph itself, None where its op is not known.

@@ -32,7 +32,7 @@ from generic_trainer.validation._graph import (
     node_name,
     tensors_of,
 )
-from generic_trainer.validation._scoring import Feed, Scores, call, score
+from generic_trainer.validation._scoring import Feed, Outputs, Scores, call, score
 from generic_trainer.validation._session import SessionSignature, open_session
 from generic_trainer.validation._signatures import Signature, feature_of
 from generic_trainer.validation._tflite import TFLiteModel, find_models
@@ -193,6 +193,12 @@ class ModelUnderTest:
         older = [meta_graph_pb2.AssetFileDef.FromString(packed.value) for packed in collected]
         return [*self.meta_graph.asset_file_def, *older]
 
+    @property
+    def asset_files(self) -> dict[str, Path]:
+        """Name → file of every asset, sorted; it may be missing."""
+        names = sorted({asset.filename for asset in self.assets})
+        return {name: self.directory / "assets" / name for name in names}
+
     @functools.cached_property
     def asset_nodes(self) -> set[str]:
         """The nodes of the graph that hold the path of an asset, if all are inside the model.
@@ -200,7 +206,7 @@ class ModelUnderTest:
         A session gives them that path only while it initialises. A signature that uses such a node
         itself gets the path that the file had at the export.
         """
-        if not all(is_inside(asset.filename) for asset in self.assets):
+        if not all(map(is_inside, self.asset_files)):
             return set()
         used = {place for signature in self.signatures.values() for place in signature.nodes}
         names = {node_name(asset.tensor_info.name) for asset in self.assets}
@@ -226,18 +232,22 @@ class ModelUnderTest:
         """
         import tensorflow as tf
 
-        sizes = {tf.half: 2, tf.bfloat16: 2, tf.float32: 4, tf.complex64: 4}
-        places: dict[int, set[Place]] = {2: set(), 4: set()}
-        for dtype, size in sizes.items():
-            places[size] |= {
-                (node.function, node.proto.name)
+        def computed_in(*dtypes: Any) -> set[Place]:
+            kinds = {dtype.as_datatype_enum for dtype in dtypes}
+            return {
+                node.place
                 for node in self.nodes
                 if node.op not in HANDS_ON | _SHAPES
                 for key in ("T", "DstT")
-                if key in node.proto.attr and node.proto.attr[key].type == dtype.as_datatype_enum
+                if key in node.proto.attr and node.proto.attr[key].type in kinds
             }
+
+        places = {
+            2: computed_in(tf.half, tf.bfloat16),
+            4: computed_in(tf.float32, tf.complex64),
+        }
         rounding = {
-            (node.function, node.proto.name)
+            node.place
             for node in self.nodes
             if node.op == "Cast" and tf.as_dtype(node.proto.attr["SrcT"].type).is_floating
         }
@@ -342,20 +352,24 @@ class ModelUnderTest:
         """Adds the outputs of a signature to `scores`."""
         self.scores[name] = self._called(name, feed)
 
+    def call(self, name: str, inputs: Mapping[str, Any]) -> Outputs:
+        """Calls a signature of the loaded model."""
+        return call(self.loaded.signatures[name], inputs)
+
     def _called(self, name: str, feed: Feed) -> Scores:
         called = self.loaded.signatures[name]
         return score(called, feed, self.precision_of(self.signatures[name]))
 
-    def fresh(self, scores: Mapping[str, Scores]) -> dict[str, Scores]:
-        """Returns scores, anew where a call of another signature may have changed weights since.
+    def fresh(self, scores: Mapping[str, Scores]) -> list[tuple[str, Scores]]:
+        """Returns name and scores of each, anew where a call of another may have changed weights.
 
         Signatures that change variables, such as a training step, come last in `scores`.
         """
         changing = {name for name in self.scores if self.signatures[name].assigns}
-        return {
-            name: self._called(name, scored.feed) if changing - {name} else scored
+        return [
+            (name, self._called(name, scored.feed) if changing - {name} else scored)
             for name, scored in scores.items()
-        }
+        ]
 
     def scored(self, *, served: bool = False) -> dict[str, Scores]:
         """Returns `scores`, or `served_scores`; raises `Skip` if there are none."""
@@ -392,7 +406,6 @@ class ModelUnderTest:
         A state that each call begins anew, or that the first fills once and for all, is the same
         after two calls.
         """
-        called = self.loaded.signatures[name]
         # The graph numbers the second variable of a name: rnn_state_1 is loaded as rnn_state.
         remembered = self.signatures[name].remembered
         names = {*remembered, *(re.sub(r"_\d+$", "", variable) for variable in remembered)}
@@ -400,13 +413,13 @@ class ModelUnderTest:
         with contextlib.suppress(Exception):  # such as the end of the state's space
             variables = [
                 variable
-                for variable in called.variables
+                for variable in self.loaded.signatures[name].variables
                 if variable.name.partition(":")[0] in names
                 and variable.dtype.name != "string"
                 and (variable.shape.num_elements() or 0) <= _CHUNK
             ]
             for _ in range(2):
-                call(called, self.scores[name].feed.inputs)
+                self.call(name, self.scores[name].feed.inputs)
                 states.append([variable.numpy().tobytes() for variable in variables])
         return len(states) == 2 and states[0] != states[1]
 

@@ -35,11 +35,8 @@ def minor_of(version: str) -> Minor:
 
 @functools.cache
 def _dtypes() -> dict[int, str]:
-    names = {}
-    for line in _lines()[1]:
-        number, _, name = line.partition(" ")
-        names[int(number)] = name
-    return names
+    pairs = map(str.split, _lines()[1])
+    return {int(number): name for number, name in pairs}
 
 
 @functools.cache

@@ -188,14 +188,14 @@ def _refuse_calls() -> None:
         _step(_IF_EQUAL, architecture, 1, 0),
         _step(_RETURN, refuse),
         _step(_LOAD, _NUMBER),
-        # The C library then takes clone, whose flags a filter can see.
-        _step(_IF_EQUAL, _CLONE3, 0, 1),
-        _step(_RETURN, _REFUSE | errno.ENOSYS),
+        # Calls of the x32 ABI have the same architecture, and numbers of their own.
+        _step(_IF_SET, _X32, 0, 1),
+        _step(_RETURN, refuse),
     ]
-    # Calls of the x32 ABI have the same architecture, and numbers of their own.
-    program += [_step(_IF_SET, _X32, 0, 1), _step(_RETURN, refuse)]
-    for number in refused:
-        program += [_step(_IF_EQUAL, number, 0, 1), _step(_RETURN, refuse)]
+    # The C library takes clone for clone3 then, whose flags a filter can see.
+    answers = {_CLONE3: _REFUSE | errno.ENOSYS, **dict.fromkeys(refused, refuse)}
+    for number, answer in answers.items():
+        program += [_step(_IF_EQUAL, number, 0, 1), _step(_RETURN, answer)]
     program += [
         _step(_IF_EQUAL, clone, 0, 3),
         _step(_LOAD, _FIRST_ARGUMENT),

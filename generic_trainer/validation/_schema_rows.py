@@ -29,7 +29,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, NamedTuple
 
 from generic_trainer.validation._lists import LISTS, parallel_lists
 from generic_trainer.validation._signatures import ParsedFeature
@@ -50,8 +50,7 @@ _TEXTS = (b"", b"never seen before", _UNICODE, b"\xff\xfe\x00", b"long " * 2000)
 _DTYPES = {1: "string", 2: "int64", 3: "float32"}  # schema_pb2.FeatureType
 
 
-@dataclasses.dataclass(frozen=True)
-class ObservedFeature:
+class ObservedFeature(NamedTuple):
     """Statistics of one feature.
 
     Attributes:
@@ -126,8 +125,7 @@ def _numbers(feature: Any) -> Iterator[float]:
         yield 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class ProbeRow:
+class ProbeRow(NamedTuple):
     """A row that differs from a usual one.
 
     Attributes:
@@ -307,6 +305,11 @@ def dtype_in_schema(feature: Any) -> str:
     return _DTYPES.get(feature.type, "")
 
 
+def dtypes_in_schema(features: Iterable[Any]) -> dict[str, str]:
+    """Returns name → dtype of a schema's features."""
+    return {feature.name: dtype_in_schema(feature) for feature in features}
+
+
 def is_optional(feature: Any) -> bool:
     """Returns whether rows may lack a feature of a schema.
 
@@ -382,4 +385,4 @@ def _lengths(feature: Any) -> Iterator[int]:
     if count.HasField("min") and count.min <= _MAX_VALUES:
         yield count.min
     if count.max:
-        yield min(count.max, _MAX_VALUES)
+        yield count.max

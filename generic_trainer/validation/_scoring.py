@@ -37,6 +37,7 @@ _MIXED = 0.25
 # What rounding leaves of numbers around 1 that cancel out, with room.
 _ROUNDED = 1e-5
 _FAR = 10  # times the usual size of a column
+Inputs = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
 Kind = Literal["error", "NaN", "infinite"]
 
@@ -57,10 +58,10 @@ class Feed:
         free: size that was made up for further dimensions that are free; 0 if there are none.
     """
 
-    inputs: dict[str, np.ndarray]
+    inputs: Inputs
     source: str
-    real: bool
-    serialized: bool
+    real: bool = False
+    serialized: bool = False
     whole: frozenset[str] = frozenset()
     records: tuple[bytes, ...] = ()
     ranks_known: bool = True
@@ -102,7 +103,7 @@ class Feed:
         texts = sum(len(text) for array in arrays if array.dtype == object for text in array.flat)
         return (texts + sum(array.nbytes for array in arrays)) / max(self.rows, 1)
 
-    def take(self, rows: Sequence[int] | slice) -> dict[str, np.ndarray]:
+    def take(self, rows: Sequence[int] | slice) -> Inputs:
         """Returns some of the rows, as far as an input has a free number of them."""
         return {n: value if n in self.whole else value[rows] for n, value in self.inputs.items()}
 
@@ -203,12 +204,15 @@ def score(signature: Any, feed: Feed, precision: Mapping[str, int]) -> Scores:
         order = np.random.default_rng(0).permutation(feed.rows)  # the same in every run
         back = np.argsort(order)
         outputs = call(signature, feed.take(order))
-        per_row = {k: v for k, v in outputs.items() if v.shape == batch[k].shape}
-        shuffled = {k: v[back] for k, v in per_row.items() if v.shape[:1] == (feed.rows,)}
+        shuffled = {
+            k: v[back]
+            for k, v in outputs.items()
+            if v.shape == batch[k].shape and v.shape[:1] == (feed.rows,)
+        }
     return Scores(feed, batch, again, odd, alone, precision, shuffled)
 
 
-def call(signature: Any, inputs: Mapping[str, np.ndarray]) -> Outputs:
+def call(signature: Any, inputs: Inputs) -> Outputs:
     """Calls a loaded signature; ragged and sparse outputs are made dense."""
     import tensorflow as tf
 
@@ -358,23 +362,20 @@ def deviation(
     """
     if actual.shape != expected.shape:
         return f"shape {actual.shape} instead of {expected.shape}", 1.0, np.inf
+    form = "{}"
     if is_float(actual) and is_float(expected):
         form = "{:.6g}"
-        a = _numbers(actual)
-        b = _numbers(expected)
-        gap, excess = _gaps(a, b, atol, rtol)
+        actual, expected = _numbers(actual), _numbers(expected)
+        gap, excess = _gaps(actual, expected, atol, rtol)
     else:
-        form = "{}"
-        a = actual
-        b = expected
-        gap = excess = np.asarray(a != b, float)
+        gap = excess = np.asarray(actual != expected, float)
     share = float((excess > 0).mean()) if excess.size else 0.0
     worst = ""
     if share:
         index = int(np.argmax(excess))
-        worst = f"{form} instead of {form}".format(a.flat[index], b.flat[index])
-        if a.ndim and len(a) > 1:
-            worst += f" (row {np.unravel_index(index, a.shape)[0]})"
+        worst = f"{form} instead of {form}".format(actual.flat[index], expected.flat[index])
+        if actual.ndim and len(actual) > 1:
+            worst += f" (row {np.unravel_index(index, actual.shape)[0]})"
     return worst, share, float(gap.max(initial=0.0))
 
 

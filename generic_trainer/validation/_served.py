@@ -15,9 +15,9 @@ from generic_trainer._core.texts import did_you_mean, listed, reason_of
 from generic_trainer.errors import ConfigurationError, DataError
 from generic_trainer.validation._cells import array_of, values_of
 from generic_trainer.validation._contract import ServingContract
+from generic_trainer.validation._lists import LISTS
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._schema_rows import LISTS
-from generic_trainer.validation._scoring import Outputs, call
+from generic_trainer.validation._scoring import Inputs, Outputs
 from generic_trainer.validation._signatures import ParsedFeature, described
 
 _logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class ServedModel:
         if self._takes_examples:
             return self._signature.features
         return {
-            name: ParsedFeature(name, _dtype(tensor.dtype), 1, is_required=True)
+            name: ParsedFeature(name, tensor.example_dtype, 1, is_required=True)
             for name, tensor in self._signature.inputs.items()
         }
 
@@ -90,7 +90,7 @@ class ServedModel:
             [self._inputs_of(row, place) for row, place in zip(rows, places, strict=True)]
         ):
             try:
-                outputs = call(self._model.loaded.signatures[self._name], inputs)
+                outputs = self._model.call(self._name, inputs)
             except Exception as error:  # whatever an op of the model raises
                 raise DataError(
                     f"the model fails for {places[start]} and the next: {reason_of(error)}"
@@ -119,7 +119,7 @@ class ServedModel:
     def _takes_examples(self) -> bool:
         return self._signature.is_serialized and bool(self._signature.features)
 
-    def _inputs_of(self, row: Mapping[str, Any], place: str) -> dict[str, np.ndarray]:
+    def _inputs_of(self, row: Mapping[str, Any], place: str) -> Inputs:
         """Returns input name → value of a row, without the dimension of the rows.
 
         Raises:
@@ -142,16 +142,10 @@ class ServedModel:
         return arrays or dict.fromkeys(self._signature.inputs, serialized)
 
 
-def _dtype(dtype: Any) -> str:
-    if dtype.name == "string":
-        return "string"
-    return "float32" if dtype.is_floating else "int64"
-
-
-def _batches(rows: Sequence[Mapping[str, np.ndarray]]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _batches(rows: Sequence[Inputs]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the number of the first row of each batch, and its inputs, of the same shapes."""
 
-    def shapes(numbered: tuple[int, Mapping[str, np.ndarray]]) -> list[tuple[int, ...]]:
+    def shapes(numbered: tuple[int, Inputs]) -> list[tuple[int, ...]]:
         return [array.shape for array in numbered[1].values()]
 
     for _, group in itertools.groupby(enumerate(rows), shapes):

@@ -1,11 +1,9 @@
 """Graph sessions of a model, in which BulkInferrer, TF Serving and other C++ servers run it."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Any
 
-import numpy as np
-
-from generic_trainer.validation._scoring import Outputs, dense
+from generic_trainer.validation._scoring import Inputs, Outputs, dense
 from generic_trainer.validation._signatures import Signature
 
 
@@ -53,7 +51,7 @@ class SessionSignature:
         return run_signature(self._running, self._signature, arrays)
 
 
-def run_signature(running: Any, signature: Signature, inputs: Mapping[str, np.ndarray]) -> Outputs:
+def run_signature(running: Any, signature: Signature, inputs: Inputs) -> Outputs:
     """Returns the dense outputs that a session gives for a signature."""
     fetched = {
         key: tensor.info.name for key, tensor in signature.outputs.items() if tensor.info.name

@@ -8,12 +8,11 @@ import itertools
 import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from generic_trainer.validation._graph import (
     HANDS_ON,
     Graph,
-    Node,
     Place,
     in_main_graph,
     node_name,
@@ -50,6 +49,13 @@ class Tensor:
         if self.info.WhichOneof("encoding") == "composite_tensor":
             return tf.as_dtype(self.info.composite_tensor.components[0].dtype)
         return tf.as_dtype(self.info.dtype).base_dtype  # an output can be a reference variable
+
+    @property
+    def example_dtype(self) -> str:
+        """The dtype of a feature of a `tf.train.Example` that holds such values."""
+        if self.dtype.name == "string":
+            return "string"
+        return "float32" if self.dtype.is_floating else "int64"
 
     @property
     def shape(self) -> Shape:
@@ -145,11 +151,7 @@ class Signature:
     @functools.cached_property
     def assigned(self) -> list[str]:
         """The names of the variables that a call changes, sorted."""
-        assigning = [
-            Node(node, function, "served")
-            for (function, _), node in self.nodes.items()
-            if _ASSIGNS.match(node.op)
-        ]
+        assigning = [place for place, node in self.nodes.items() if _ASSIGNS.match(node.op)]
         return sorted(self._variables_of(assigning))
 
     @functools.cached_property
@@ -157,16 +159,12 @@ class Signature:
         """The names of the assigned variables from which its outputs are computed, sorted."""
         if not self.assigned:
             return []
-        computing = self._graph.computing(tensors_of(self.proto.outputs))
-        reading = [
-            Node(self._graph.placed[function, name], function, "served")
-            for function, name in computing
-            if (function, name) in self._graph.placed
-            and _READS.fullmatch(self._graph.placed[function, name].op)
-        ]
+        placed = self._graph.placed
+        computing = self._graph.computing(tensors_of(self.proto.outputs)) & placed.keys()
+        reading = [place for place in computing if _READS.fullmatch(placed[place].op)]
         return sorted(self._variables_of(reading).intersection(self.assigned))
 
-    def _variables_of(self, users: Sequence[Node]) -> set[str]:
+    def _variables_of(self, users: Sequence[Place]) -> set[str]:
         """Returns the names of the variables that some nodes read or change."""
         places = self._graph.upstream_of(users, through=HANDS_ON)
         nodes = [node for place, node in self._graph.placed.items() if place in places]
@@ -210,8 +208,7 @@ def feature_of(key: str, features: Container[str]) -> str:
     return key if key in features else key.removesuffix("_input")
 
 
-@dataclasses.dataclass(frozen=True)
-class ParsedFeature:
+class ParsedFeature(NamedTuple):
     """One feature of a parsed tf.Example.
 
     Attributes:
@@ -239,7 +236,7 @@ def _features_of(node: Any, inputs: Sequence[Any]) -> Iterator[ParsedFeature]:
         sparse, dense, ragged = map(_strings, inputs[2:5])
         defaults = inputs[5:]
         for parsed in _features(ragged, attributes["ragged_value_types"].list.type):
-            yield dataclasses.replace(parsed, is_ragged=True)
+            yield parsed._replace(is_ragged=True)
     elif node.op == "ParseExample":
         names = [key for tensor in inputs[2:] for key in _strings(tensor)]
         sparse = names[: attributes["Nsparse"].i]
@@ -259,8 +256,7 @@ def _features_of(node: Any, inputs: Sequence[Any]) -> Iterator[ParsedFeature]:
         if parsed is not None:
             sizes = [dim.size for dim in shape.dim] if shape is not None else [-1]
             is_fixed = all(size >= 0 for size in sizes)
-            yield dataclasses.replace(
-                parsed,
+            yield parsed._replace(
                 size=math.prod(max(size, 1) for size in sizes),
                 dense_size=math.prod(sizes) if is_fixed else None,
                 is_required=is_fixed and _is_empty(default),

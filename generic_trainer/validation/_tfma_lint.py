@@ -6,12 +6,11 @@ that does not exist is left out, and without thresholds no blessing is ever writ
 """
 
 import contextlib
-import itertools
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from generic_trainer._core.texts import load_eval_config, load_schema, reason_of
-from generic_trainer.validation._check import Finding, Result, fail, merge, warn
+from generic_trainer.validation._check import Findings, Result, fail, merge, warn
 
 _OF_SLICES = "slicing_specs feature"
 
@@ -45,7 +44,7 @@ def lint_findings(
     *,
     transformed: Collection[str] = (),
     are_all: bool = True,
-) -> Iterator[Finding]:
+) -> Findings:
     """Yields the mistakes in a config, as far as names are known.
 
     Args:
@@ -57,9 +56,10 @@ def lint_findings(
     """
     yield from _structure(config)
     if features is not None and evaluates_transformed(config, features, transformed):
-        message = "label_key is a feature of the output of Transform alone"
-        remedy = "right if the Evaluator reads that; then it is not rehearsed"
-        yield warn(message, remedy)
+        yield warn(
+            "label_key is a feature of the output of Transform alone",
+            "right if the Evaluator reads that; then it is not rehearsed",
+        )
         features = transformed
     if features is not None:
         yield from _feature_names(config, features, preprocessed, are_all)
@@ -80,21 +80,25 @@ def evaluates_transformed(config: Any, raw: Collection[str], transformed: Collec
     return not (preprocesses or labels <= {*raw}) and labels <= {*transformed}
 
 
-def _structure(config: Any) -> Iterator[Finding]:
+def _structure(config: Any) -> Findings:
     from tensorflow_model_analysis.utils import config_util
 
     if not config.model_specs:
         yield fail("the config has no model_specs entry", "add model_specs { label_key: ... }")
         return
     if len(config.model_specs) > 2:
-        message = f"{len(config.model_specs)} model_specs; the Evaluator takes model and baseline"
-        yield fail(message, "keep one entry, and one with is_baseline: true to compare models")
+        yield fail(
+            f"{len(config.model_specs)} model_specs; the Evaluator takes model and baseline",
+            "keep one entry, and one with is_baseline: true to compare models",
+        )
     elif all(spec.is_baseline for spec in config.model_specs):
         yield fail("all model_specs have is_baseline: true", "add one for the model itself")
         return
     elif len({spec.name for spec in config.model_specs}) < len(config.model_specs):
-        message = "two model_specs without different names: with a baseline the Evaluator fails"
-        yield warn(message, "give them the names candidate and baseline")
+        yield warn(
+            "two model_specs without different names: with a baseline the Evaluator fails",
+            "give them the names candidate and baseline",
+        )
     try:
         config_util.verify_eval_config(config)
     except ValueError as error:
@@ -109,10 +113,10 @@ def _structure(config: Any) -> Iterator[Finding]:
 
 def _feature_names(
     config: Any, features: Collection[str], preprocessed: Collection[str] | None, are_all: bool
-) -> Iterator[Finding]:
+) -> Findings:
     preprocesses = any(spec.preprocessing_function_names for spec in config.model_specs)
     known = {*features, *(preprocessed or ())}
-    for kind, key, effect in (*_keys(config), *_slices(config)):
+    for kind, key, effect in _keys(config):
         if key in known:
             continue
         message = f"{kind} {key!r} is not a feature of the examples: {effect}"
@@ -134,10 +138,7 @@ def _keys(config: Any) -> Iterator[tuple[str, str, str]]:
             yield "example_weight_key", key, "TFMA silently computes unweighted metrics"
     for key in sorted({spec.query_key for spec in config.metrics_specs} - {""}):
         yield "query_key", key, "TFMA silently takes all examples for those of one query"
-
-
-def _slices(config: Any) -> Iterator[tuple[str, str, str]]:
-    slicing = [*_computed_slices(config), *_bounded_slices(config)]
+    slicing = [*_computed_slices(config), *_of_thresholds(config, "slicing_specs")]
     for key in sorted({k for spec in slicing for k in (*spec.feature_keys, *spec.feature_values)}):
         yield _OF_SLICES, key, "TFMA silently leaves the slice out"
 
@@ -149,13 +150,10 @@ def _computed_slices(config: Any) -> list[Any]:
     return [*config.slicing_specs, *sides]
 
 
-def _bounded_slices(config: Any) -> Iterator[Any]:
-    """Yields the slicing specs of thresholds."""
-    for spec in config.metrics_specs:
-        shared = [per_slice.thresholds for per_slice in spec.per_slice_thresholds.values()]
-        own = [metric.per_slice_thresholds for metric in spec.metrics]
-        for threshold in itertools.chain(*shared, *own):
-            yield from threshold.slicing_specs
+def _of_thresholds(config: Any, field: str) -> list[Any]:
+    """Returns the `slicing_specs` or `cross_slicing_specs` of all thresholds."""
+    thresholds = [each for spec in config.metrics_specs for _, each in _metric_thresholds(spec)]
+    return [slices for each in thresholds for slices in getattr(each, field, ())]
 
 
 def _is_computed(wanted: Any, config: Any) -> bool:
@@ -179,12 +177,7 @@ def _has_missing_comparison(config: Any) -> bool:
     from tensorflow_model_analysis.evaluators import metrics_validator
     from tensorflow_model_analysis.proto import validation_result_pb2
 
-    specs = config.metrics_specs
-    shared = [
-        t for spec in specs for of in spec.cross_slice_thresholds.values() for t in of.thresholds
-    ]
-    own = [t for spec in specs for metric in spec.metrics for t in metric.cross_slice_thresholds]
-    compared = [spec for threshold in (*shared, *own) for spec in threshold.cross_slicing_specs]
+    compared = _of_thresholds(config, "cross_slicing_specs")
     details = [validation_result_pb2.SlicingDetails(cross_slicing_spec=spec) for spec in compared]
     with contextlib.suppress(Exception):  # of a metric, which `_metrics` reports
         missing = metrics_validator.get_missing_slices(details, config)
@@ -192,7 +185,7 @@ def _has_missing_comparison(config: Any) -> bool:
     return False
 
 
-def _metrics(config: Any) -> Iterator[Finding]:
+def _metrics(config: Any) -> Findings:
     from tensorflow_model_analysis.metrics import metric_specs
 
     for spec in config.metrics_specs:
@@ -201,12 +194,11 @@ def _metrics(config: Any) -> Iterator[Finding]:
                 metric_specs.metric_instance(metric)
             except Exception as error:
                 judge = warn if is_elsewhere(error, metric) else fail
-                message = f"metric {metric.class_name!r} cannot be made: {reason_of(error)[:300]}"
-                remedy = (
+                yield judge(
+                    f"metric {metric.class_name!r} cannot be made: {reason_of(error)[:300]}",
                     "use a class of tfma.metrics or tf.keras.metrics, with arguments as JSON, "
-                    "or of a module that the Evaluator can import"
+                    "or of a module that the Evaluator can import",
                 )
-                yield judge(message, remedy)
 
 
 def is_elsewhere(error: Exception, metric: Any) -> bool:
@@ -214,78 +206,80 @@ def is_elsewhere(error: Exception, metric: Any) -> bool:
     return isinstance(error, ModuleNotFoundError) and metric.module.startswith(error.name or "-")
 
 
-def _thresholds(config: Any) -> Iterator[Finding]:
-    if not any(_has_threshold(spec) for spec in config.metrics_specs):
-        message = (
+def _thresholds(config: Any) -> Findings:
+    if not any(any(_metric_thresholds(spec)) for spec in config.metrics_specs):
+        yield warn(
             "no metric has a threshold: the Evaluator never writes a blessing, and a Pusher "
-            "that waits for one never pushes"
+            "that waits for one never pushes",
+            "add threshold { value_threshold { lower_bound { value: ... } } } to a metric",
         )
-        remedy = "add threshold { value_threshold { lower_bound { value: ... } } } to a metric"
-        yield warn(message, remedy)
-    for wanted in _bounded_slices(config):
+    bounded = _of_thresholds(config, "slicing_specs")
+    for wanted in bounded:
         if not _is_computed(wanted, config):
             slices = {**dict.fromkeys(wanted.feature_keys, "any"), **wanted.feature_values}
-            message = (
+            yield warn(
                 f"a threshold for the slice {slices or 'of all examples'}, which slicing_specs "
-                "does not have: the Evaluator blesses no model"
+                "does not have: the Evaluator blesses no model",
+                "add the slice to slicing_specs",
             )
-            yield warn(message, "add the slice to slicing_specs")
     fewest = config.options.min_slice_size.value
-    parts = (spec for spec in _bounded_slices(config) if spec != type(spec)())
-    if fewest > 1 and any(parts):
-        message = (
+    if fewest > 1 and any(spec != type(spec)() for spec in bounded):
+        yield warn(
             f"min_slice_size {fewest}: TFMA leaves out metrics of slices with fewer examples, and "
-            "for one that has a threshold the Evaluator then blesses no model"
+            "for one that has a threshold the Evaluator then blesses no model",
+            "see that such slices have more examples, or leave the option out",
         )
-        yield warn(message, "see that such slices have more examples, or leave the option out")
     if _has_missing_comparison(config):
-        message = (
+        yield warn(
             "cross_slice_thresholds: TFMA takes the compared slices for missing even where it "
-            "computes them: the Evaluator blesses no model"
+            "computes them: the Evaluator blesses no model",
+            "leave the thresholds out, and read the compared metrics",
         )
-        yield warn(message, "leave the thresholds out, and read the compared metrics")
     for spec in config.metrics_specs:
         computed = {name for metric in spec.metrics for name in _names_of(metric)}
         if computed and (others := sorted(set(spec.thresholds) - computed)):
-            message = (
+            yield warn(
                 f"thresholds for {others}, and the metrics here are {sorted(computed)}"
-                ": unless the model itself computes them, the Evaluator blesses no model"
+                ": unless the model itself computes them, the Evaluator blesses no model",
+                "put the threshold into the own entry of a metric",
             )
-            remedy = "put the threshold into the own entry of a metric"
-            yield warn(message, remedy)
-        for subject, threshold in _metric_thresholds(spec):
+        for subject, each in _metric_thresholds(spec):
+            threshold = getattr(each, "threshold", each)
             has_change = threshold.HasField("change_threshold")
             if has_change and not threshold.change_threshold.direction:
-                message = (
+                yield warn(
                     f"{subject}: change_threshold has no direction: beside a baseline, the "
-                    "Evaluator blesses no model"
+                    "Evaluator blesses no model",
+                    "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER",
                 )
-                yield warn(message, "add direction: LOWER_IS_BETTER or HIGHER_IS_BETTER")
             bounds = threshold.value_threshold
             both = bounds.HasField("lower_bound") and bounds.HasField("upper_bound")
             lower = bounds.lower_bound.value
             upper = bounds.upper_bound.value
             if both and lower > upper:
-                message = (
+                yield fail(
                     f"{subject}: lower_bound {lower:g} is above upper_bound {upper:g}, so that "
-                    "no model is blessed"
+                    "no model is blessed",
+                    "exchange the bounds",
                 )
-                yield fail(message, "exchange the bounds")
 
 
 def _metric_thresholds(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Yields what each `MetricThreshold` of a metrics spec is for, and the threshold."""
+    """Yields what each threshold of a metrics spec is for, and the message that has it.
+
+    That is the `MetricThreshold` itself, or it is the field `threshold`, beside the slices.
+    """
     for name, threshold in spec.thresholds.items():
         yield f"thresholds of {name!r}", threshold
     for of in (spec.per_slice_thresholds, spec.cross_slice_thresholds):
         for name, of_slices in of.items():
             for each in of_slices.thresholds:
-                yield f"thresholds of slices for {name!r}", each.threshold
+                yield f"thresholds of slices for {name!r}", each
     for metric in spec.metrics:
         subject = f"metric {metric.class_name!r}"
-        yield subject, metric.threshold
-        for each in (*metric.per_slice_thresholds, *metric.cross_slice_thresholds):
-            yield subject, each.threshold
+        own = [metric] if metric.HasField("threshold") else []
+        for each in (*own, *metric.per_slice_thresholds, *metric.cross_slice_thresholds):
+            yield subject, each
 
 
 def _names_of(metric: Any) -> list[str]:
@@ -296,13 +290,3 @@ def _names_of(metric: Any) -> list[str]:
         instance = metric_specs.metric_instance(metric)
         return [instance.get_config().get("name") or instance.name]
     return []
-
-
-def _has_threshold(spec: Any) -> bool:
-    shared = (spec.thresholds, spec.per_slice_thresholds, spec.cross_slice_thresholds)
-    return any(map(len, shared)) or any(
-        metric.HasField("threshold")
-        or len(metric.per_slice_thresholds)
-        or len(metric.cross_slice_thresholds)
-        for metric in spec.metrics
-    )

@@ -12,18 +12,18 @@ import dataclasses
 import itertools
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._scoring import Kind, Outputs, call, not_finite
+from generic_trainer.validation._scoring import Inputs, Kind, Outputs, call, not_finite
 
 _MAX_BATCH = 256
 Row = TypeVar("Row")
 # Makes a signature's inputs of tf.train.Examples; None where they do not fit.
-ToInputs = Callable[[Sequence[Any]], "dict[str, np.ndarray] | None"]
+ToInputs = Callable[[Sequence[Any]], Inputs | None]
 
 
 class Budget:
@@ -43,7 +43,7 @@ class Budget:
         """Whether a call with so many rows is expected to end in time."""
         return self.left_s > rows * self._seconds_per_row
 
-    def call(self, signature: Any, inputs: Mapping[str, np.ndarray], rows: int) -> Outputs:
+    def call(self, signature: Any, inputs: Inputs, rows: int) -> Outputs:
         """Calls a loaded signature, and counts the time."""
         before_s = self.left_s
         with self.charged():

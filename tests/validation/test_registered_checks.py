@@ -25,7 +25,7 @@ def test_names_are_plain_and_unique_and_registered() -> None:
 
 
 def test_registering_a_check_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
-    @_check.check(needs=("scores",))
+    @_check.check(needs="scores")
     def no_drift(model: Any) -> Iterator[_check.Finding]:
         """The scores are those of last week."""
         yield from ()

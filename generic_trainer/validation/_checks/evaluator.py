@@ -4,18 +4,16 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
-
-import numpy as np
 
 from generic_trainer._core.scratch import ScratchFolder
 from generic_trainer._core.texts import did_you_mean, reason_of
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._lists import filled
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._schema_rows import domain_words, parsed
-from generic_trainer.validation._scoring import extent, is_float, not_finite
+from generic_trainer.validation._scoring import Outputs, extent, is_float, not_finite
 from generic_trainer.validation._signatures import feature_of
 from generic_trainer.validation._tfma_lint import is_elsewhere, lint_findings
 
@@ -41,8 +39,8 @@ _BEAM = (
 )
 
 
-@check(after="variables_finite", needs=("inputs_read",), decided_by="code")
-def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="variables_finite", needs="inputs_read", decided_by="code")
+def eval_config(model: ModelUnderTest) -> Findings:
     """Labels, weights, slices, metrics and thresholds of the eval config make sense.
 
     The Evaluator runs hours later. A wrong configuration is an error there, or a metric without a
@@ -53,8 +51,11 @@ def eval_config(model: ModelUnderTest) -> Iterator[Finding]:
     if model.evidence.eval_config is None:
         raise Skip("the contract names no eval config")
     preprocessed: set[str] | None = None  # unless all preprocessing functions are signatures
-    specs = model.evidence.eval_config.model_specs
-    functions = {name for spec in specs for name in spec.preprocessing_function_names}
+    functions = {
+        name
+        for spec in model.evidence.eval_config.model_specs
+        for name in spec.preprocessing_function_names
+    }
     if functions <= model.signatures.keys():
         preprocessed = {key for name in functions for key in model.signatures[name].outputs}
     evidence, schema = model.evidence, model.evidence.schema
@@ -91,8 +92,8 @@ def _has_value(model: ModelUnderTest, key: str, value: str) -> bool:
     return any(value.encode() in row[key].bytes_list.value for row in rows if key in row)
 
 
-@check(needs=("inputs_read", "signatures_exist"), decided_by="code")
-def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="inputs_read signatures_exist", decided_by="code")
+def eval_signatures(model: ModelUnderTest) -> Findings:
     """The model has the signatures, inputs and outputs that the eval config refers to.
 
     The Evaluator calls the signature that `model_specs` names, picks outputs by name and reads the
@@ -120,8 +121,10 @@ def eval_signatures(model: ModelUnderTest) -> Iterator[Finding]:
         called = [(f"{preprocessing} has", function, preprocessing) for function in functions]
         for what, function, place in (*called, ("the Evaluator calls signature", name, field)):
             if function not in known:
-                problem = f"{what} {function!r}; the model has {list(model.signatures)}"
-                yield fail(problem, f"export it, or name another one in {place}")
+                yield fail(
+                    f"{what} {function!r}; the model has {list(model.signatures)}",
+                    f"export it, or name another one in {place}",
+                )
         if name in model.signatures:
             yield from _labels(model, spec, name)
             yield from _inputs(model, spec, name)
@@ -134,19 +137,21 @@ def _called(model: ModelUnderTest, spec: Any) -> str:
     return spec.signature_name or default
 
 
-def _labels(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
+def _labels(model: ModelUnderTest, spec: Any, name: str) -> Findings:
     """Warns of labels that are inputs; of those that the contract names, `without_label` does."""
     signature = model.signatures[name]
     needed = {key for key, feature in signature.features.items() if feature.is_required}
     labels = {spec.label_key, *spec.label_keys.values()} - model.evidence.label_keys
     for label in sorted(labels & needed) if not spec.preprocessing_function_names else ():
-        message = f"label_key {label!r} is a feature that signature {name!r} needs"
-        named = sorted(model.evidence.label_keys)
-        remedy = f"name the label that the model predicts: the contract has {named}"
-        yield warn(message, remedy, may_be_meant=True)
+        yield warn(
+            f"label_key {label!r} is a feature that signature {name!r} needs",
+            "name the label that the model predicts: the contract has "
+            f"{sorted(model.evidence.label_keys)}",
+            may_be_meant=True,
+        )
 
 
-def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
+def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Findings:
     signature = model.signatures[name]
     features = _available(model, spec)
     if signature.is_serialized or features is None:
@@ -155,21 +160,20 @@ def _inputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
         feature = feature_of(key, features)
         subject = f"input {key!r} of signature {name!r}"
         if feature not in features:
-            message = (
+            yield fail(
                 f"{subject} is not a feature: TFMA feeds inputs by name, and would pass "
-                "serialized examples instead"
-            )
-            remedy = (
+                "serialized examples instead",
                 "name it like the feature, or evaluate a signature that takes serialized "
-                "examples (model_specs.signature_name)"
+                "examples (model_specs.signature_name)",
             )
-            yield fail(message, remedy)
         elif features[feature] not in ("", tensor.dtype.name):
-            message = f"{subject} is {tensor}, the feature is {features[feature]}"
-            yield fail(message, "cast inside the signature: TFMA does not cast")
+            yield fail(
+                f"{subject} is {tensor}, the feature is {features[feature]}",
+                "cast inside the signature: TFMA does not cast",
+            )
 
 
-def _inputs_of_no_examples(model: ModelUnderTest) -> Iterator[Finding]:
+def _inputs_of_no_examples(model: ModelUnderTest) -> Findings:
     """Warns of an Evaluator, whose config is unknown, if no signature takes what it reads.
 
     A signature of transformed features is fine beside one that transforms serialized examples:
@@ -184,16 +188,14 @@ def _inputs_of_no_examples(model: ModelUnderTest) -> Iterator[Finding]:
             return
     inputs = {name: list(signature.inputs)[:5] for name, signature in model.signatures.items()}
     if inputs:
-        message = (
+        yield warn(
             "no signature takes serialized examples, or features of the raw ones alone: the "
             "Evaluator downstream fails, or silently scores serialized examples as a text; "
-            f"inputs are {inputs}"
-        )
-        remedy = (
+            f"inputs are {inputs}",
             "export a signature that takes serialized examples (training.export_model); name the "
-            "Evaluator's eval_config to have all that it needs checked before publishing"
+            "Evaluator's eval_config to have all that it needs checked before publishing",
+            may_be_meant=True,
         )
-        yield warn(message, remedy, may_be_meant=True)
 
 
 def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
@@ -210,13 +212,15 @@ def _available(model: ModelUnderTest, spec: Any) -> dict[str, str] | None:
     return features
 
 
-def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
+def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Findings:
     outputs = list(model.signatures[name].outputs)
     metrics_specs = model.evidence.eval_config.metrics_specs
     for key in sorted({key for metrics in metrics_specs for key in metrics.output_names}):
         if key not in outputs and key not in spec.label_keys:
-            message = f"metrics_specs.output_names has {key!r}; signature {name!r} has {outputs}"
-            yield fail(message, "name an output, or leave output_names out if there is one")
+            yield fail(
+                f"metrics_specs.output_names has {key!r}; signature {name!r} has {outputs}",
+                "name an output, or leave output_names out if there is one",
+            )
     if len(outputs) < 2:
         return
     expected = list(filter(None, [spec.prediction_key, *spec.prediction_keys.values()]))
@@ -229,12 +233,14 @@ def _outputs(model: ModelUnderTest, spec: Any, name: str) -> Iterator[Finding]:
     elif not named and _KNOWN_OUTPUTS.isdisjoint(outputs):
         problem = "the eval config does not name the prediction"
     if problem:
-        remedy = "set model_specs.prediction_key, or metrics_specs.output_names for several heads"
-        yield fail(f"{problem}: {subject}", remedy)
+        yield fail(
+            f"{problem}: {subject}",
+            "set model_specs.prediction_key, or metrics_specs.output_names for several heads",
+        )
 
 
-@check(after="parity", needs=("loads", "devices", "eval_signatures"))
-def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="parity", needs="loads devices eval_signatures")
+def eval_rehearsal(model: ModelUnderTest) -> Findings:
     """TFMA evaluates the model on a few examples, and every metric is a number.
 
     TFMA itself evaluates the model on at most 20 raw examples with Beam's in-memory runner, which
@@ -244,49 +250,42 @@ def eval_rehearsal(model: ModelUnderTest) -> Iterator[Finding]:
     `CategoricalAccuracy` of labels that are no one-hot vectors; a threshold of a metric that TFMA
     reports under another name.
     """
-    if (
-        model.evidence.eval_config is None
-        or not model.evidence.records
-        or model.contract.examples_transformed
-    ):
+    if model.evidence.eval_config is None or not model.evidence.raw_records:
         raise Skip("needs an eval config and raw examples in the contract")
     if model.evidence.evaluates_transformed:
         raise Skip("the Evaluator reads the output of Transform, by its label")
     try:
         metrics, unmet = _evaluate(model)
     except Exception as error:
-        if any(
-            is_elsewhere(error, m)
-            for s in model.evidence.eval_config.metrics_specs
-            for m in s.metrics
-        ):
+        if any(is_elsewhere(error, metric) for metric in _metrics_of(model)):
             raise Skip(str(error)) from error
-        remedy = "correct the eval config or the signature that it calls"
-        yield fail(f"the Evaluator would fail: {_reason(error)}", remedy)
+        yield fail(
+            f"the Evaluator would fail: {_reason(error)}",
+            "correct the eval config or the signature that it calls",
+        )
         return
     model.facts["rehearsed_metrics"] = {k: v for k, v in metrics.items() if math.isfinite(v)}
     for name, value in sorted(metrics.items()):
         if not math.isfinite(value):
             message = f"metric {name!r} is {value} on {_EXAMPLES} examples"
             if _has_broken_prediction(model):
-                remedy = "look for NaN and infinities among the predictions: TFMA reports no error"
-                yield fail(message, remedy)
-            else:
-                remedy = (
-                    "fine if it is undefined for so few, like the precision without a predicted "
-                    "positive; otherwise look for NaN among the labels: TFMA reports no error"
+                yield fail(
+                    message,
+                    "look for NaN and infinities among the predictions: TFMA reports no error",
                 )
-                yield warn(message, remedy)
+            else:
+                yield warn(
+                    message,
+                    "fine if it is undefined for so few, like the precision without a predicted "
+                    "positive; otherwise look for NaN among the labels: TFMA reports no error",
+                )
     if unmet:
-        message = (
+        yield warn(
             f"a threshold of {', '.join(map(repr, unmet))}, for which TFMA reports no number: "
-            "the Evaluator blesses no model"
-        )
-        remedy = (
+            "the Evaluator blesses no model",
             "put the threshold into the own entry of a metric that is one number; instead of a "
-            "top_k or class_id in its config, use metrics_specs { binarize { ... } }"
+            "top_k or class_id in its config, use metrics_specs { binarize { ... } }",
         )
-        yield warn(message, remedy)
     yield from _beyond_one(model)
     yield from _of_one_class(model)
     yield note(", ".join(f"{name} = {value:.4g}" for name, value in sorted(metrics.items())))
@@ -359,7 +358,7 @@ def _rehearsed(model: ModelUnderTest) -> list[bytes]:
     beyond those of the model, or without a feature that others have.
     """
     labels: dict[str, list[tuple[float, int]]] = {}
-    examples = list(parsed(model.evidence.eval_rows))
+    examples = parsed(model.evidence.eval_rows)
     present = list(map(filled, examples))
     names = set().union(*present)
     lacking = {name: row for row in range(len(present))[::-1] for name in names - present[row]}
@@ -388,10 +387,9 @@ def _name_of(key: Any) -> str:
     return "/".join(filter(None, (key.model_name, key.output_name, key.name + of)))
 
 
-def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
+def _beyond_one(model: ModelUnderTest) -> Findings:
     """Warns of metrics that take probabilities if the model returns other numbers."""
-    metrics = [m for spec in model.evidence.eval_config.metrics_specs for m in spec.metrics]
-    named = {metric.class_name for metric in metrics if not _AS_IT_IS.search(metric.config)}
+    named = {m.class_name for m in _metrics_of(model) if not _AS_IT_IS.search(m.config)}
     if not (wanting := sorted(named & _OF_PROBABILITIES)):
         return
     for spec, outputs in _evaluated(model):
@@ -401,16 +399,20 @@ def _beyond_one(model: ModelUnderTest) -> Iterator[Finding]:
                 continue
             least, greatest = extent(values)
             if greatest > 1 or least < 0:
-                message = (
+                yield warn(
                     f"{', '.join(wanting)} takes probabilities, output {key!r} has values "
                     f"from {least:.3g} to {greatest:.3g}: TFMA silently counts those below "
-                    "0 as 0, and those above 1 as 1"
+                    "0 as 0, and those above 1 as 1",
+                    "evaluate a signature that applies the sigmoid",
+                    may_be_meant=True,
                 )
-                remedy = "evaluate a signature that applies the sigmoid"
-                yield warn(message, remedy, may_be_meant=True)
 
 
-def _evaluated(model: ModelUnderTest) -> Iterator[tuple[Any, Mapping[str, np.ndarray]]]:
+def _metrics_of(model: ModelUnderTest) -> list[Any]:
+    return [m for spec in model.evidence.eval_config.metrics_specs for m in spec.metrics]
+
+
+def _evaluated(model: ModelUnderTest) -> Iterator[tuple[Any, Outputs]]:
     """Yields each model of the eval config but the baseline, with the outputs of its signature."""
     for spec in model.evidence.eval_config.model_specs:
         if not spec.is_baseline:
@@ -418,7 +420,7 @@ def _evaluated(model: ModelUnderTest) -> Iterator[tuple[Any, Mapping[str, np.nda
             yield spec, {} if scored is None else scored.batch
 
 
-def _of_one_class(model: ModelUnderTest) -> Iterator[Finding]:
+def _of_one_class(model: ModelUnderTest) -> Findings:
     """Warns of metrics that find a class among several numbers, and get one number: it is class 0.
 
     TFMA reports no error. A model that is always right has the accuracy of answering class 0.
@@ -433,7 +435,8 @@ def _of_one_class(model: ModelUnderTest) -> Iterator[Finding]:
             key = spec.prediction_keys.get(name) or spec.prediction_key or name
             key = key if len(outputs) > 1 else next(iter(outputs), key)
             values = outputs.get(key)
-            if values is not None and values.dtype != object and _is_single(values):
+            is_single = values is not None and values.ndim and 0 < len(values) == values.size
+            if is_single and values.dtype != object:
                 yield from _of_single(named & _OF_SCORES, f"output {key!r}", "a score per class")
             label = spec.label_keys.get(name) or spec.label_key
             is_raw = named & _OF_ONE_HOT and not spec.preprocessing_function_names
@@ -441,18 +444,14 @@ def _of_one_class(model: ModelUnderTest) -> Iterator[Finding]:
                 yield from _of_single(named & _OF_ONE_HOT, f"label {label!r}", "a one-hot label")
 
 
-def _of_single(metrics: Iterable[str], what: str, wanted: str) -> Iterator[Finding]:
+def _of_single(metrics: Iterable[str], what: str, wanted: str) -> Findings:
     if named := ", ".join(sorted(metrics)):
-        message = f"{named} takes {wanted}, {what} is one number: TFMA silently takes it as class 0"
-        remedy = (
+        yield warn(
+            f"{named} takes {wanted}, {what} is one number: TFMA silently takes it as class 0",
             "with classes as labels, use SparseCategoricalAccuracy and an output of a score per "
-            "class; with one score, use BinaryAccuracy"
+            "class; with one score, use BinaryAccuracy",
+            may_be_meant=True,
         )
-        yield warn(message, remedy, may_be_meant=True)
-
-
-def _is_single(values: np.ndarray) -> bool:
-    return values.ndim > 0 and len(values) > 0 and values.size == len(values)
 
 
 def _is_class(model: ModelUnderTest, label: str) -> bool:

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,16 @@ from generic_trainer._core import internals
 from generic_trainer._core.files import sha256_of_file
 from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
-from generic_trainer.validation._check import ANY, FORMATS, Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import (
+    ANY,
+    FORMATS,
+    Findings,
+    Skip,
+    check,
+    fail,
+    note,
+    warn,
+)
 from generic_trainer.validation._contract import SOURCES
 from generic_trainer.validation._graph import HANDS_ON, Node, listed
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
@@ -43,7 +52,7 @@ _TABLE_KEY = re.compile(r"/\.ATTRIBUTES/table-(keys|values)$")
 
 
 @check(after="", formats=ANY, decided_by="code")
-def presence(model: ModelUnderTest) -> Iterator[Finding]:
+def presence(model: ModelUnderTest) -> Findings:
     """The directory holds a SavedModel, or a model in another format.
 
     To an orchestrator, a step is done if its process succeeds, even if the directory is empty. Only
@@ -55,11 +64,15 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
     model.facts["files"] = len(model.files)
     model.facts["size_bytes"] = sum((model.directory / path).stat().st_size for path in model.files)
     if links := model.facts.get("links_not_followed"):
-        message = f"links that lead out of the model are not followed: {', '.join(links[:5])}"
-        yield warn(message, "copy the files into the model")
+        yield warn(
+            f"links that lead out of the model are not followed: {', '.join(links[:5])}",
+            "copy the files into the model",
+        )
     if not model.files:
-        remedy = "save the model to fn_args.serving_model_dir at the end of run_fn"
-        yield fail(f"no file in {model.exported_to}", remedy)
+        yield fail(
+            f"no file in {model.exported_to}",
+            "save the model to fn_args.serving_model_dir at the end of run_fn",
+        )
         return
     if model.contract.format == "any" or model.is_saved_model:
         return
@@ -69,8 +82,10 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
         if tflite.issuperset(model.other_format):
             yield note(f"a TFLite model without a SavedModel: {paths}")
         else:
-            message = f"no SavedModel: the contents of {paths} are not checked"
-            yield warn(message, "check the file with modelscan, fickling or onnx")
+            yield warn(
+                f"no SavedModel: the contents of {paths} are not checked",
+                "check the file with modelscan, fickling or onnx",
+            )
         return
     inner = [path.parent for path in model.files if path.name in SAVED_MODEL_FILES]
     more = [f"there is a SavedModel below it, in {folder}" for folder in inner[:1]]
@@ -84,7 +99,7 @@ def presence(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 @check(formats=FORMATS, decided_by="code")
-def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
+def inputs_read(model: ModelUnderTest) -> Findings:
     """The contract's examples, schema, statistics, transform graph and eval config can be read.
 
     All other checks rely on these inputs: a wrong path would leave them without examples, and
@@ -104,8 +119,8 @@ def inputs_read(model: ModelUnderTest) -> Iterator[Finding]:
         yield note(f"{len(model.evidence.eval_rows)} examples read")
 
 
-@check(needs=("presence",), formats=ANY, decided_by="code")
-def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="presence", formats=ANY, decided_by="code")
+def manifest_matches(model: ModelUnderTest) -> Findings:
     """Every file has the SHA-256 that the model's manifest.json lists.
 
     A truncated vocabulary loads and silently returns defaults; only this finds it.
@@ -131,12 +146,13 @@ def manifest_matches(model: ModelUnderTest) -> Iterator[Finding]:
         (warn, "added", sorted(present - set(listed) - {MANIFEST, SIGNATURE})),
     ):
         if names:
-            message = f"{what} since the model was published: {', '.join(names[:5])}"
-            yield judge(message, _MANIFEST_REMEDY)
+            yield judge(
+                f"{what} since the model was published: {', '.join(names[:5])}", _MANIFEST_REMEDY
+            )
 
 
-@check(after="format_consumers", needs=("presence",))
-def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="format_consumers", needs="presence")
+def leftovers(model: ModelUnderTest) -> Findings:
     """saved_model.pb is below protobuf's 2 GB, and no file is left over from a broken save.
 
     protobuf reads at most 2 GB, in every language, so that a larger `saved_model.pb` is written and
@@ -148,8 +164,10 @@ def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
     if Path("saved_model.pb") in model.files:
         size = (model.directory / "saved_model.pb").stat().st_size
         if size > _PROTOBUF_LIMIT:
-            message = f"saved_model.pb has {size} bytes, protobuf reads at most {_PROTOBUF_LIMIT}"
-            yield fail(message, "keep weights in tf.Variable attributes, not in constants")
+            yield fail(
+                f"saved_model.pb has {size} bytes, protobuf reads at most {_PROTOBUF_LIMIT}",
+                "keep weights in tf.Variable attributes, not in constants",
+            )
     strange = [str(path) for path in model.files if any(map(_TEMPORARY.search, path.parts))]
     ours = [path for path in model.files if path.parent == Path("variables")]
     totals = {match[2] for path in ours if (match := _SHARD.fullmatch(path.name))}
@@ -158,12 +176,14 @@ def leftovers(model: ModelUnderTest) -> Iterator[Finding]:
     protos = [path.name for path in model.files if str(path) in SAVED_MODEL_FILES]
     strange += protos if len(protos) > 1 else []
     if strange:
-        message = f"left over from an interrupted or repeated save: {', '.join(strange[:5])}"
-        yield warn(message, "export into an empty directory and wait for the end of the save")
+        yield warn(
+            f"left over from an interrupted or repeated save: {', '.join(strange[:5])}",
+            "export into an empty directory and wait for the end of the save",
+        )
 
 
-@check(needs=("presence",), decided_by="code")
-def parses(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="presence", decided_by="code")
+def parses(model: ModelUnderTest) -> Findings:
     """The SavedModel proto parses and holds a graph.
 
     A full disk or an interrupted copy leaves a file with the right name that cannot be parsed.
@@ -178,8 +198,8 @@ def parses(model: ModelUnderTest) -> Iterator[Finding]:
         yield fail(f"saved_model.pb does not parse: {error}", remedy)
 
 
-@check(needs=("parses",), decided_by="code")
-def fingerprint(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="parses", decided_by="code")
+def fingerprint(model: ModelUnderTest) -> Findings:
     """The fingerprint that was written at the export still fits the files.
 
     It covers saved_model.pb and the index of the variables; the variables have separate checksums,
@@ -206,21 +226,17 @@ def fingerprint(model: ModelUnderTest) -> Iterator[Finding]:
     if stored.saved_model_checksum != computed.saved_model_checksum:
         # Told only then: TensorFlow 2.12 and 2.13 computed them in another way.
         names[1:1] = _HASHES
-    changed = [name for name in names if getattr(stored, name) != getattr(computed, name)]
-    if changed:
-        message = (
+    if changed := [name for name in names if getattr(stored, name) != getattr(computed, name)]:
+        yield fail(
             f"{', '.join(changed)} differ from fingerprint.pb: files were edited, damaged or "
-            "mixed with those of another model after the export"
-        )
-        remedy = (
+            "mixed with those of another model after the export",
             "publish the export as it was written; if it was edited on purpose, delete "
-            "fingerprint.pb"
+            "fingerprint.pb",
         )
-        yield fail(message, remedy)
 
 
-@check(after="compiled_functions", needs=("serve_tag",), decided_by="code")
-def assets(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="compiled_functions", needs="serve_tag", decided_by="code")
+def assets(model: ModelUnderTest) -> Findings:
     """Every asset of the graph is there and not empty.
 
     A model whose table lacks its file does not load. A table with an empty file, or with a pointer
@@ -230,24 +246,29 @@ def assets(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if not model.assets:
         raise Skip("nothing to test: the graph has no asset")
-    for name in sorted({asset.filename for asset in model.assets}):
-        file = model.directory / "assets" / name
+    for name, file in model.asset_files.items():
         if not file.is_file():
-            remedy = "copy the model with its assets/ folder: its tables cannot be filled without"
-            yield fail(f"assets/{name} is missing", remedy)
+            yield fail(
+                f"assets/{name} is missing",
+                "copy the model with its assets/ folder: its tables cannot be filled without",
+            )
             continue
         with open(file, "rb") as opened:
             start = opened.read(len(_POINTER_OF_GIT_LFS))
         if start == _POINTER_OF_GIT_LFS:
-            message = f"assets/{name} is a pointer of Git LFS and not the file itself"
-            yield fail(message, "get the file with `git lfs pull`, and export again")
+            yield fail(
+                f"assets/{name} is a pointer of Git LFS and not the file itself",
+                "get the file with `git lfs pull`, and export again",
+            )
         elif not start:
-            message = f"assets/{name} is empty: every lookup in it will return the default"
-            yield warn(message, "see whether the vocabulary was complete at the export")
+            yield warn(
+                f"assets/{name} is empty: every lookup in it will return the default",
+                "see whether the vocabulary was complete at the export",
+            )
 
 
-@check(after="vocabularies", needs=("serve_tag",), decided_by="code")
-def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="vocabularies", needs="serve_tag", decided_by="code")
+def variables_read(model: ModelUnderTest) -> Findings:
     """Every variable is complete, and its checksum is right.
 
     TensorFlow reads the files of the weights as late as possible: a damaged shard may be noticed by
@@ -270,8 +291,8 @@ def variables_read(model: ModelUnderTest) -> Iterator[Finding]:
         yield fail(f"variable {name!r} cannot be read: {reason}", _VARIABLES_REMEDY)
 
 
-@check(needs=("variables_read",))
-def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="variables_read")
+def variables_finite(model: ModelUnderTest) -> Findings:
     """No weight is NaN or infinite.
 
     Diverged training ends without an error and exports NaN. The scores of such a model are NaN or
@@ -296,14 +317,17 @@ def variables_finite(model: ModelUnderTest) -> Iterator[Finding]:
         judge = warn if all(map(_TABLE_KEY.search, spoilt)) else fail
         yield judge(f"NaN in {_quoted(spoilt)}", remedy, may_be_meant=judge is warn)
     if idle := [name for name in scan.nan if name in unread]:
-        message = f"NaN in {_quoted(idle)}, which no signature reads"
-        yield warn(message, f"leave optimizers and metrics out of the export; {remedy}")
+        yield warn(
+            f"NaN in {_quoted(idle)}, which no signature reads",
+            f"leave optimizers and metrics out of the export; {remedy}",
+        )
     if scan.infinite:
-        message = f"infinite values in {_quoted(scan.infinite)}"
-        yield warn(message, f"fine in a mask; in a weight, {remedy}")
+        yield warn(
+            f"infinite values in {_quoted(scan.infinite)}", f"fine in a mask; in a weight, {remedy}"
+        )
 
 
-def _nan_constants(model: ModelUnderTest, remedy: str) -> Iterator[Finding]:
+def _nan_constants(model: ModelUnderTest, remedy: str) -> Findings:
     """Yields constants with a NaN that a signature computes with.
 
     NaN is often meant where it is chosen by `tf.where`, is a default value, or fills a tensor.
@@ -312,12 +336,10 @@ def _nan_constants(model: ModelUnderTest, remedy: str) -> Iterator[Finding]:
         node for node in model.nodes if node.op == "Const" and node.served and _has_nan(node)
     ]
     for judge, ops, size in ((fail, _WEIGHED, 0), (warn, _COMBINED, 1)):
-        readers = [node for node in model.nodes if node.served and ops.fullmatch(node.op)]
+        readers = [node.place for node in model.nodes if node.served and ops.fullmatch(node.op)]
         read = model.graph.upstream_of(readers, HANDS_ON | {"Cast"}) if constants else set()
-        spoilt = [n for n in constants if (n.function, n.proto.name) in read and n.size > size]
-        if spoilt:
-            message = f"NaN in a constant: {listed(spoilt)}"
-            yield judge(message, remedy, may_be_meant=judge is warn)
+        if spoilt := [n for n in constants if n.place in read and n.size > size]:
+            yield judge(f"NaN in a constant: {listed(spoilt)}", remedy, may_be_meant=judge is warn)
         constants = [node for node in constants if node not in spoilt]
 
 

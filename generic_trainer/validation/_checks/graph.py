@@ -1,14 +1,22 @@
 """Checks of the graph: its ops, constants, devices and functions."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
 from generic_trainer._core import internals
 from generic_trainer.validation._access import Assets, reaches_out
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
-from generic_trainer.validation._graph import HANDS_ON, QUEUES, Node, library_of, listed, node_name
+from generic_trainer.validation._check import Finding, Findings, Skip, check, fail, note, warn
+from generic_trainer.validation._graph import (
+    HANDS_ON,
+    QUEUES,
+    Node,
+    Place,
+    library_of,
+    listed,
+    node_name,
+)
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._op_registries import described, facts_of, known_by, minors, span
 
@@ -28,8 +36,8 @@ _FOREIGN = re.compile(r"/job:(?!localhost\b)\w+")
 _ACCELERATOR = re.compile(r"(GPU|TPU)", re.IGNORECASE)
 
 
-@check(after="fingerprint", needs=("parses",), decided_by="code")
-def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="fingerprint", needs="parses", decided_by="code")
+def serve_tag(model: ModelUnderTest) -> Findings:
     """One MetaGraph is tagged exactly {serve}, which is what every consumer asks for.
 
     TF Serving, BulkInferrer and `tf.saved_model.load` ask for the MetaGraph whose only tag is
@@ -40,12 +48,14 @@ def serve_tag(model: ModelUnderTest) -> Iterator[Finding]:
     tags = [set(graph.meta_info_def.tags) for graph in model.saved_model.meta_graphs]
     if {"serve"} not in tags:
         actual = ", ".join("{" + ", ".join(sorted(names)) + "}" for names in tags)
-        message = f"expected a MetaGraph tagged exactly {{serve}}, found {actual}"
-        yield fail(message, "export with tf.saved_model.save, or pass [tf.saved_model.SERVING]")
+        yield fail(
+            f"expected a MetaGraph tagged exactly {{serve}}, found {actual}",
+            "export with tf.saved_model.save, or pass [tf.saved_model.SERVING]",
+        )
 
 
-@check(needs=("serve_tag",))
-def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="serve_tag")
+def tensorflow_version(model: ModelUnderTest) -> Findings:
     """The model was not saved by a newer TensorFlow than the one that runs here.
 
     An older TensorFlow may lack an op, or an attribute of one, and fails when the servers load the
@@ -63,12 +73,14 @@ def tensorflow_version(model: ModelUnderTest) -> Iterator[Finding]:
     versions = [re.findall(r"\d+", version)[:2] for version in (saved_by, tf.__version__)]
     minor, installed = (list(map(int, version)) for version in versions)
     if minor > installed:
-        message = f"saved by TensorFlow {saved_by}, checked with the older {tf.__version__}"
-        yield warn(message, "serve with a TensorFlow that is at least as new as the exporting one")
+        yield warn(
+            f"saved by TensorFlow {saved_by}, checked with the older {tf.__version__}",
+            "serve with a TensorFlow that is at least as new as the exporting one",
+        )
 
 
-@check(needs=("serve_tag",), decided_by="code")
-def served_by(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="serve_tag", decided_by="code")
+def served_by(model: ModelUnderTest) -> Findings:
     """Each TensorFlow that the contract names has every op, attribute and dtype of the model.
 
     TensorFlow loads models of older releases, not of newer ones. TF Serving follows TensorFlow by
@@ -101,8 +113,8 @@ def served_by(model: ModelUnderTest) -> Iterator[Finding]:
             )
 
 
-@check(after="label_inputs", needs=("serve_tag",), decided_by="code")
-def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="label_inputs", needs="serve_tag", decided_by="code")
+def unregistered_ops(model: ModelUnderTest) -> Findings:
     """Every op is one of TensorFlow's own, in the TensorFlow that is installed here.
 
     Any other op comes from a library, which every consumer has to load before the model; without it
@@ -120,11 +132,11 @@ def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
         elif find_op(op) is not None:
             loaded = " or ".join(name for name, why in libraries.items() if not why)
             message = f"{op} is an op of {loaded}, which every consumer has to load"
-            remedy = (
+            yield warn(
+                f"{message}: {listed(nodes)}",
                 "install it beside BulkInferrer and Evaluator, and build it into TF Serving; "
-                f"if all of them have it, set ServingContract(allowed_ops=({op!r},))"
+                f"if all of them have it, set ServingContract(allowed_ops=({op!r},))",
             )
-            yield warn(f"{message}: {listed(nodes)}", remedy)
         else:
             module = library_of(op) or "its_module"
             yield fail(
@@ -134,8 +146,8 @@ def unregistered_ops(model: ModelUnderTest) -> Iterator[Finding]:
             )
 
 
-@check(needs=("serve_tag",), decided_by="code")
-def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="serve_tag", decided_by="code")
+def denied_ops(model: ModelUnderTest) -> Findings:
     """No op is one of the contract's denied ones, not even inside a branch or a loop.
 
     Your servers or your rules may forbid some ops. They are looked for in branches, loops and
@@ -145,14 +157,15 @@ def denied_ops(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if not model.contract.denied_ops:
         raise Skip("the contract denies no op")
-    denied = [node for node in model.nodes if node.op in model.contract.denied_ops]
-    if denied:
-        remedy = "replace the op, or take it out of ServingContract(denied_ops=...)"
-        yield fail(f"denied by the contract: {listed(denied)}", remedy)
+    if denied := [node for node in model.nodes if node.op in model.contract.denied_ops]:
+        yield fail(
+            f"denied by the contract: {listed(denied)}",
+            "replace the op, or take it out of ServingContract(denied_ops=...)",
+        )
 
 
-@check(needs=("serve_tag",), decided_by="code")
-def python_ops(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="serve_tag", decided_by="code")
+def python_ops(model: ModelUnderTest) -> Findings:
     """No op calls Python: the function stays behind in the process that exported it.
 
     `tf.py_function` keeps a number in the graph, by which it finds the function in the process that
@@ -168,20 +181,18 @@ def python_ops(model: ModelUnderTest) -> Iterator[Finding]:
 
 def _forbid(
     nodes: list[Node], problem: str, remedy: str, judge: Callable[[str, str], Finding] = fail
-) -> Iterator[Finding]:
+) -> Findings:
     """Fails if a consumer can reach one of the nodes, and warns of others."""
-    run = [node for node in nodes if node.when in ("served", "restored", "loaded", "replacing")]
-    if run:
+    if run := [n for n in nodes if n.when in ("served", "restored", "loaded", "replacing")]:
         yield judge(f"{problem}: {listed(run)}", remedy)
         return
     # Leftovers of the training in the graph itself cannot be called at all.
-    callable_ones = [node for node in nodes if node.function]
-    if callable_ones:
+    if callable_ones := [node for node in nodes if node.function]:
         yield warn(f"in a function that no signature uses: {listed(callable_ones)}", remedy)
 
 
-@check(needs=("serve_tag",), decided_by="code")
-def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="serve_tag", decided_by="code")
+def file_ops(model: ModelUnderTest) -> Findings:
     """No op that a consumer can reach reads or writes files or connects (assets apart).
 
     If this check fails, the model is not run, because it would reach files here too.
@@ -207,8 +218,10 @@ def file_ops(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _forbid(nodes, "reads or writes files, or connects", remedy, judge)
     prints = [node for node in model.nodes if node.op in ("Print", "PrintV2") and node.served]
     if prints and not {"Print", "PrintV2"} & set(allowed):
-        message = f"prints on every call: {listed(prints)}"
-        yield warn(message, "remove tf.print from the exported function: it fills the server's log")
+        yield warn(
+            f"prints on every call: {listed(prints)}",
+            "remove tf.print from the exported function: it fills the server's log",
+        )
 
 
 def why_not_run(model: ModelUnderTest) -> str:
@@ -233,8 +246,8 @@ def _is_loading(node: Node, checkpoint: Assets) -> bool:
     return node.when == "saved" or (node.when == "never" and node.op in _CHECKPOINTING)
 
 
-@check(needs=("serve_tag",), decided_by="code")
-def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="serve_tag", decided_by="code")
+def absolute_paths(model: ModelUnderTest) -> Findings:
     """No constant names a file outside the model: it would be missing where the model serves.
 
     A path in a constant exists on the machine that trained. The files that a model needs should be
@@ -245,15 +258,17 @@ def absolute_paths(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if not (paths := list(_paths(model))):
         return  # as in nearly all models: no need to trace the graph
-    readers = [node for node in model.nodes if _READERS.fullmatch(node.op)]
-    read = model.graph.upstream_of(readers)
-    words = model.graph.upstream_of([n for n in model.nodes if _TABLES.fullmatch(n.op)])
-    compared = [node for node in model.nodes if _COMPARED.fullmatch(node.op)]
-    words |= model.graph.upstream_of(compared, HANDS_ON)  # not what made the texts of a feature
+
+    def upstream_of(ops: re.Pattern[str], through: Container[str] | None = None) -> set[Place]:
+        readers = [node.place for node in model.nodes if ops.fullmatch(node.op)]
+        return model.graph.upstream_of(readers, through)
+
+    read = upstream_of(_READERS)
+    # Not what made the texts of a feature.
+    words = upstream_of(_TABLES) | upstream_of(_COMPARED, HANDS_ON)
     for node, path in paths:
-        place = (node.function, node.proto.name)
-        if place in read or place not in words:
-            yield from _judge_path(model, node, path, place in read)
+        if node.place in read or node.place not in words:
+            yield from _judge_path(model, node, path, node.place in read)
 
 
 def _paths(model: ModelUnderTest) -> Iterator[tuple[Node, str]]:
@@ -269,7 +284,7 @@ def _paths(model: ModelUnderTest) -> Iterator[tuple[Node, str]]:
                 yield node, path
 
 
-def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> Iterator[Finding]:
+def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> Findings:
     message = f"the constant {node.where} is the path {path!r}"
     inside = Path(path).is_relative_to(Path(model.exported_to).absolute())
     remedy = "keep a file that the model reads as tf.saved_model.Asset(path) on the exported object"
@@ -279,8 +294,8 @@ def _judge_path(model: ModelUnderTest, node: Node, path: str, is_read: bool) -> 
         yield warn(message, remedy)
 
 
-@check(needs=("serve_tag",), decided_by="code")
-def devices(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="serve_tag", decided_by="code")
+def devices(model: ModelUnderTest) -> Findings:
     """No op depends on a worker, an accelerator or the other replicas of the training.
 
     The checks that run the model need this one: a collective waits for ever.
@@ -338,8 +353,8 @@ def _without_kernel(model: ModelUnderTest) -> list[Node]:
     return [node for node in served if node.op in lacking]
 
 
-@check(needs=("serve_tag",), decided_by="code")
-def compiled_functions(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="serve_tag", decided_by="code")
+def compiled_functions(model: ModelUnderTest) -> Findings:
     """No function insists on compilation with XLA, which many servers are built without.
 
     TF Serving and many builds of TensorFlow have no XLA, and a function that must be compiled fails
@@ -351,8 +366,10 @@ def compiled_functions(model: ModelUnderTest) -> Iterator[Finding]:
     compiled = sorted({f for f, _ in model.graph.when if f and _must_be_compiled(functions[f])})
     compiled += [n.where for n in model.nodes if n.when != "never" and _must_be_compiled(n.proto)]
     if compiled:
-        remedy = "export without jit_compile=True (in Keras: compile(jit_compile=False))"
-        yield warn(f"must be compiled with XLA: {', '.join(compiled[:5])}", remedy)
+        yield warn(
+            f"must be compiled with XLA: {', '.join(compiled[:5])}",
+            "export without jit_compile=True (in Keras: compile(jit_compile=False))",
+        )
 
 
 def _must_be_compiled(proto: Any) -> bool:

@@ -9,20 +9,19 @@ which take most neighbours from each row::
 """
 
 import contextlib
-import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from generic_trainer.validation import _scoring
-from generic_trainer.validation._check import Finding
+from generic_trainer.validation._check import Findings
 from generic_trainer.validation._checks.predictions import first_difference, remedy_of_varying
 from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._report import keep_example
 from generic_trainer.validation._schema_rows import ProbeRow, parsed
+from generic_trainer.validation._scoring import Outputs, Scores, is_float
 
 _LARGE = 192  # rows
 _SMALL = 16
@@ -31,13 +30,13 @@ _SMALL = 16
 def beside_others(
     model: ModelUnderTest,
     name: str,
-    scored: _scoring.Scores,
+    scored: Scores,
     rows: Sequence[ProbeRow],
     remedy: str,
     *,
     size: int = _SMALL,
     certain: bool = True,
-) -> Iterator[Finding]:
+) -> Findings:
     """Yields a finding for the first row that has other outputs in a smaller batch.
 
     Args:
@@ -57,7 +56,7 @@ def beside_others(
                 for key, output in sorted(scored.batch.items())
                 if scored.has_rows(key) and not scored.varies(key)[0]
                 # Of a few discrete values one may flip where two scores are nearly equal.
-                if (size == 1 or _scoring.is_float(output)) and not first_difference(scored, key)[1]
+                if (size == 1 or is_float(output)) and not first_difference(scored, key)[1]
             ]
         for start in range(0, len(rows) if keys else 0, _LARGE):
             part = rows[start : start + _LARGE]
@@ -70,8 +69,7 @@ def beside_others(
                 return
 
 
-@dataclasses.dataclass(frozen=True)
-class _Changed:
+class _Changed(NamedTuple):
     """A row with other outputs beside other rows.
 
     Attributes:
@@ -90,7 +88,7 @@ class _Changed:
 def _first_changed(
     model: ModelUnderTest,
     name: str,
-    scored: _scoring.Scores,
+    scored: Scores,
     keys: Sequence[str],
     others: Sequence[Any],
     rows: Sequence[ProbeRow],
@@ -100,7 +98,7 @@ def _first_changed(
     examples = [*others, *(row.example for row in rows), *others]
     rounds: set[str] = set()  # outputs that only rounding changes
 
-    def call(batch: Sequence[Any]) -> _scoring.Outputs:
+    def call(batch: Sequence[Any]) -> Outputs:
         if not model.budget.allows(len(batch)):
             return {}
         with model.budget.charged():
@@ -109,16 +107,18 @@ def _first_changed(
         outputs = {} if inputs is None else model.budget.call(signature, inputs, len(batch))
         return {key: np.atleast_1d(output) for key, output in outputs.items()}
 
-    def change_of(key: str, found: np.ndarray, usual: np.ndarray, *, strictly: bool = True) -> str:
+    def change_of(key: str, found: np.ndarray, n: int, place: int, *, strictly: bool = True) -> str:
+        """Returns how row n of an output differs from the row of the example beside all others."""
         with model.budget.charged():
             batch = scored.batch[key] if strictly else None
-            change = scored.compared(key, found, usual, batch)
-        return change[0] if change[1] else ""
+            usual = together[key][place : place + 1]
+            change, certain = scored.compared(key, found[n : n + 1], usual, batch)
+        return change if certain else ""
 
     def beside_copies(key: str, place: int, kept: Collection[int]) -> np.ndarray:
-        """Returns the output of a row in a batch of the same size, with copies of it for others."""
+        """Returns an output of a batch of the same size, with copies of a row for others."""
         copies = [examples[p if p in kept else place] for p in range(len(examples))]
-        return call(copies).get(key, together[key])[place : place + 1]
+        return call(copies).get(key, together[key])
 
     together = call(examples)
     groups = -(-len(rows) // size) if together else 0
@@ -126,8 +126,7 @@ def _first_changed(
         places = list(range(len(others) + group, len(others) + len(rows), groups))
         apart = call([examples[place] for place in places])
         for key, (n, place) in itertools.product(keys if apart else (), enumerate(places)):
-            usual = together[key][place : place + 1]
-            if key in rounds or not (change := change_of(key, apart[key][n : n + 1], usual)):
+            if key in rounds or not (change := change_of(key, apart[key], n, place)):
                 continue
             # A row that is drawn of few values may have the same one twice; of all, one differs.
             again = call(examples).get(key, together[key])
@@ -136,14 +135,13 @@ def _first_changed(
                 other = len(others) + number
                 if not differing[other] or not model.budget.allows(1):
                     continue
-                found, usual_there = again[other : other + 1], together[key][other : other + 1]
-                if varied := change_of(key, found, usual_there):
+                if varied := change_of(key, again, other, other):
                     change = f"output {key!r} of a second call is {varied}"
                     return _Changed(row, change, is_random=True)
             # Rounding depends on the size of a batch, and a threshold may multiply it: the other
             # rows are the cause only if a batch of the same size differs without them.
             copied = beside_copies(key, place, places)
-            if not change_of(key, copied, usual):
+            if not change_of(key, copied, place, place):
                 rounds.add(key)
                 continue
             row = rows[place - len(others)]
@@ -154,7 +152,9 @@ def _first_changed(
             return _Changed(
                 row,
                 f"{few}output {key!r} is {change} in a batch of {len(examples)}",
-                is_certain=all(change_of(key, x, usual, strictly=False) for x in (copied, wide)),
+                is_certain=all(
+                    change_of(key, found, place, place, strictly=False) for found in (copied, wide)
+                ),
             )
     return None
 

@@ -3,18 +3,26 @@
 TFLite models and quantised SavedModels have a source; the base model is the one that serves now.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation._check import FORMATS, Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import (
+    FORMATS,
+    Finding,
+    Findings,
+    Skip,
+    check,
+    fail,
+    note,
+    warn,
+)
 from generic_trainer.validation._checks.graph import why_not_run
 from generic_trainer.validation._feeds import feed_for
 from generic_trainer.validation._model import ModelUnderTest
-from generic_trainer.validation._scoring import Feed, Outputs, call, deviation, difference, is_float
+from generic_trainer.validation._scoring import Feed, Outputs, deviation, difference, is_float
 from generic_trainer.validation._signatures import Tensor, described, fits
 from generic_trainer.validation._tflite import Run
 
@@ -35,8 +43,7 @@ _UNCOMPARED_REMEDY = (
 _BASE_REMEDY = "keep the old names beside the new ones, or change the clients first"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Subject:
+class _Subject(NamedTuple):
     """A model that is compared with its source."""
 
     name: str
@@ -45,8 +52,7 @@ class _Subject:
     run: Run
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pair:
+class _Pair(NamedTuple):
     """A signature of a model, and the signature of its source that computes the same.
 
     Attributes:
@@ -61,8 +67,8 @@ class _Pair:
     inputs: Mapping[str, str] | None
 
 
-@check(after="format_scores", needs=("format_scores",), formats=FORMATS)
-def parity(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="format_scores", needs="format_scores", formats=FORMATS)
+def parity(model: ModelUnderTest) -> Findings:
     """TFLite models and quantised SavedModels predict what their source predicts.
 
     Converting and quantising change the numbers, mostly by little; only a comparison with the
@@ -79,21 +85,25 @@ def parity(model: ModelUnderTest) -> Iterator[Finding]:
         yield _not_compared(model, message)
         return
     if model.source is not model and why_not_run(model.source):
-        message = "the source model reaches files or the network: not run"
-        yield fail(message, "allow its ops with ServingContract(allowed_ops=...)")
+        yield fail(
+            "the source model reaches files or the network: not run",
+            "allow its ops with ServingContract(allowed_ops=...)",
+        )
         return
     try:
         signatures = model.source.signatures
-        source = _run_of(model.source)
+        model.source.loaded  # noqa: B018 - loads on first use
     except Exception as error:
-        message = f"the source model cannot be loaded: {reason_of(error)}"
-        yield fail(message, "point source_model at the directory that holds its saved_model.pb")
+        yield fail(
+            f"the source model cannot be loaded: {reason_of(error)}",
+            "point source_model at the directory that holds its saved_model.pb",
+        )
         return
     for subject in subjects:
         pairs = [_pair_up(name, s, signatures) for name, s in subject.signatures.items()]
         for pair in filter(None, pairs):
             try:
-                yield from _compared(model, subject, pair, source)
+                yield from _compared(model, subject, pair, model.source.call)
             except Exception as error:
                 yield _not_compared(model, f"{subject.name}: {reason_of(error)}")
         if not any(pairs):
@@ -114,15 +124,10 @@ def _not_compared(model: ModelUnderTest, message: str) -> Finding:
 def _subjects(model: ModelUnderTest) -> Iterator[_Subject]:
     if model.contract.source_model is not None and model.scores:
         named = {name: model.signatures[name] for name in model.served_scores}
-        yield _Subject("the SavedModel", named, _precision(model), _run_of(model))
+        yield _Subject("the SavedModel", named, _precision(model), model.call)
     for lite in model.tflite_models:
         if lite.may_run:
             yield _Subject(str(lite.path), lite.signatures, lite.precision, lite.run)
-
-
-def _run_of(model: ModelUnderTest) -> Run:
-    loaded = model.loaded.signatures
-    return lambda name, inputs: call(loaded[name], inputs)
 
 
 def _precision(model: ModelUnderTest) -> str:
@@ -175,16 +180,14 @@ def _alike(tensor: Tensor, other: Tensor) -> bool:
     return fits(free, other.shape)
 
 
-def _compared(
-    model: ModelUnderTest, subject: _Subject, pair: _Pair, source: Run
-) -> Iterator[Finding]:
+def _compared(model: ModelUnderTest, subject: _Subject, pair: _Pair, source: Run) -> Findings:
     contract = model.contract
     feed = feed_for(model, subject.signatures[pair.name], model.evidence.eval_rows)
     if feed is None or (pair.inputs is None and not (feed.real and feed.records)):
         yield _not_compared(model, f"{subject.name}: no rows that it and the source take")
         return
-    rows = min(feed.rows, _ROWS) if feed.divisible else feed.rows
-    part = feed.part(range(rows)) if feed.divisible else feed
+    part = feed.part(range(feed.rows)[:_ROWS]) if feed.divisible else feed
+    rows = part.rows
     outputs, expected, random = _both(model, pair, part, subject.run, source)
     allowed = _TOLERANCES.get(subject.precision, _QUANTISED_TOLERANCE)
     atol = allowed if contract.parity_atol is None else contract.parity_atol
@@ -236,8 +239,8 @@ def _both(
     return run(pair.name, part.inputs), expected, random
 
 
-@check(after="session", needs=("loads", "devices"), is_advisory=True)
-def base_model(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="session", needs="loads devices", is_advisory=True)
+def base_model(model: ModelUnderTest) -> Findings:
     """Signatures, ops and assets are those of the base model, and predictions are alike.
 
     If a new model behaves differently, the changes since the model that serves now are the first
@@ -253,14 +256,18 @@ def base_model(model: ModelUnderTest) -> Iterator[Finding]:
     try:
         base.signatures  # noqa: B018 - parses on first use
     except Exception as error:
-        message = f"the base model {model.contract.base_model} cannot be read: {reason_of(error)}"
-        yield warn(message, "point base_model at the directory that holds its saved_model.pb")
+        yield warn(
+            f"the base model {model.contract.base_model} cannot be read: {reason_of(error)}",
+            "point base_model at the directory that holds its saved_model.pb",
+        )
         return
     for change in _changes(base, model):
         yield warn(change, _BASE_REMEDY)
     if reason := why_not_run(base):
-        message = "the base model is not run, because it would reach files or the network: "
-        yield warn(message + reason, "accept its ops with ServingContract(allowed_ops=...)")
+        yield warn(
+            f"the base model is not run, because it would reach files or the network: {reason}",
+            "accept its ops with ServingContract(allowed_ops=...)",
+        )
         return
     compared = list(_changed_predictions(base, model))
     yield from compared
@@ -278,25 +285,26 @@ def _changes(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[str]:
             before, after = (described(getattr(signature, kind)) for signature in (old, new))
             if before != after:
                 yield f"signature {name!r}: {kind} were {before}, are {after}"
-    old_ops = {node.op for node in base.nodes if node.served}
-    new_ops = {node.op for node in model.nodes if node.served}
+    old_ops, new_ops = ({node.op for node in each.nodes if node.served} for each in (base, model))
     if new_ops - old_ops:
         yield f"ops that the base model did not use: {', '.join(sorted(new_ops - old_ops))}"
-    old_assets = {asset.filename for asset in base.assets}
-    new_assets = {asset.filename for asset in model.assets}
+    old_assets, new_assets = list(base.asset_files), list(model.asset_files)
     if old_assets != new_assets:
-        yield f"assets were {sorted(old_assets)}, are {sorted(new_assets)}"
+        yield f"assets were {old_assets}, are {new_assets}"
 
 
-def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Iterator[Finding]:
+def _changed_predictions(base: ModelUnderTest, model: ModelUnderTest) -> Findings:
     for name, scores in model.scores.items():
         if name not in base.signatures or name not in model.serving_signatures:
             continue
         try:
-            outputs = call(base.loaded.signatures[name], scores.feed.inputs)
+            outputs = base.call(name, scores.feed.inputs)
         except Exception as error:
-            message = f"the base model's signature {name!r} does not score {scores.feed.source}"
-            yield warn(f"{message}: {reason_of(error)}", "compare the two on other examples")
+            yield warn(
+                f"the base model's signature {name!r} does not score {scores.feed.source}: "
+                f"{reason_of(error)}",
+                "compare the two on other examples",
+            )
             continue
         for key in sorted(set(outputs) & set(scores.batch)):
             subject = f"signature {name!r}, output {key!r}"

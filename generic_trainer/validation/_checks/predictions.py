@@ -9,12 +9,21 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import did_you_mean, reason_of
-from generic_trainer.validation import _scoring
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._feeds import is_tiny
 from generic_trainer.validation._manifest import MANIFEST, read_manifest
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
 from generic_trainer.validation._schema_rows import parsed, without
+from generic_trainer.validation._scoring import (
+    DOUBLE,
+    ODD_ROWS,
+    Outputs,
+    Scores,
+    difference,
+    extent,
+    is_float,
+    not_finite,
+)
 from generic_trainer.validation._signatures import Signature
 
 ROWS_REMEDY = "return one row per example: BulkInferrer and Evaluator split outputs by row"
@@ -42,8 +51,8 @@ _RANDOM = re.compile(
 )
 
 
-@check(after="scores", needs=("scores",), decided_by="rows")
-def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="scores", needs="scores", decided_by="rows")
+def output_per_row(model: ModelUnderTest) -> Findings:
     """The first dimension of every output is the number of rows.
 
     Declared shapes may be wrong or unknown. This check counts the rows of each output.
@@ -55,12 +64,14 @@ def output_per_row(model: ModelUnderTest) -> Iterator[Finding]:
             if output.shape[:1] != (scored.feed.rows,):
                 rows = scored.feed.rows
                 shape = list(output.shape)
-                message = f"signature {name!r}: {rows} rows give output {key!r} of shape {shape}"
-                yield model.per_row(message, ROWS_REMEDY)
+                yield model.per_row(
+                    f"signature {name!r}: {rows} rows give output {key!r} of shape {shape}",
+                    ROWS_REMEDY,
+                )
 
 
-@check(needs=("scores",))
-def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="scores")
+def outputs_finite(model: ModelUnderTest) -> Findings:
     """No output is NaN or infinite.
 
     One NaN among a thousand predictions turns the Evaluator's metric into NaN, which no threshold
@@ -71,7 +82,7 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
     Example: a feature that is divided by its own mean, which is 0 for one of the eval examples.
     """
     for name, scored in model.scored().items():
-        for kind, key, _ in _scoring.not_finite(scored.batch):
+        for kind, key, _ in not_finite(scored.batch):
             certain = kind == "NaN" and scored.feed.real and name in model.serving_signatures
             message = f"signature {name!r}: output {key!r} is {kind} for {scored.feed.source}"
             if certain and key in _useless(scored, model.evidence.label_keys):
@@ -80,30 +91,32 @@ def outputs_finite(model: ModelUnderTest) -> Iterator[Finding]:
                 yield model.of_rows(certain, message, NAN_REMEDY)
         for key, output in sorted(scored.batch.items()):
             is_named = scored.feed.real and _PROBABILITY.fullmatch(key.rpartition("/")[2])
-            if is_named and _scoring.is_float(output) and output.dtype.kind != "c":
-                least, greatest = _scoring.extent(output[np.isfinite(output)])
+            if is_named and is_float(output) and output.dtype.kind != "c":
+                least, greatest = extent(output[np.isfinite(output)])
                 if least < -_NEARLY or greatest > 1 + _NEARLY:
                     values = f"values from {least:.3g} to {greatest:.3g}"
-                    message = f"signature {name!r}: output {key!r} has {values}"
-                    remedy = "apply the sigmoid or softmax, or give the output another name"
-                    yield warn(message, remedy, may_be_meant=True)
+                    yield warn(
+                        f"signature {name!r}: output {key!r} has {values}",
+                        "apply the sigmoid or softmax, or give the output another name",
+                        may_be_meant=True,
+                    )
 
 
-def _useless(scored: _scoring.Scores, label_keys: Collection[str]) -> set[str]:
+def _useless(scored: Scores, label_keys: Collection[str]) -> set[str]:
     """Returns outputs without a finite number, which no consumer can have asked for.
 
     They are outputs with the name of a label, or all numbers of the signature: others may well be
     NaN for the few examples, such as a bound that is seldom known. One example is no evidence.
     """
-    numbers = {key: output for key, output in scored.batch.items() if _scoring.is_float(output)}
+    numbers = {key: output for key, output in scored.batch.items() if is_float(output)}
     empty = {key for key, output in numbers.items() if not np.isfinite(output).any()}
     if scored.feed.rows < 2:
         return set()
     return empty if len(empty) == len(numbers) else empty.intersection(label_keys)
 
 
-@check(needs=("scores",))
-def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="scores")
+def outputs_vary(model: ModelUnderTest) -> Findings:
     """Different examples do not all get the same outputs.
 
     A model with constant outputs has not read its features, or has learned nothing. It loads,
@@ -123,23 +136,22 @@ def outputs_vary(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in several.items():
         outputs = _telling(scored)
         if all(map(_constant, outputs.values())):
-            message = f"signature {name!r} gives the same outputs for {scored.feed.rows} examples: "
-            message += ", ".join(sorted(outputs))
-            remedy = (
+            yield warn(
+                f"signature {name!r} gives the same outputs for {scored.feed.rows} examples: "
+                f"{', '.join(sorted(outputs))}",
                 "see whether the features reach the model (names, vocabulary, scaling), and "
-                "whether it was trained"
+                "whether it was trained",
             )
-            yield warn(message, remedy)
 
 
-def _telling(scored: _scoring.Scores) -> _scoring.Outputs:
+def _telling(scored: Scores) -> Outputs:
     """Returns the outputs that tell whether a model reads its features.
 
     Keys and classes that stand beside scores may differ by themselves. One constant beside names of
     classes, which occur several times, is no score, but perhaps a threshold.
     """
     rows = {key: output for key, output in scored.batch.items() if scored.has_rows(key)}
-    floats = {key: output for key, output in rows.items() if _scoring.is_float(output)}
+    floats = {key: output for key, output in rows.items() if is_float(output)}
     texts = [output for output in rows.values() if output.dtype == object]
     has_classes = any(1 < len(set(text.flat)) <= text.size / 2 for text in texts)
     if has_classes and all((output == output.flat[0]).all() for output in floats.values()):
@@ -151,8 +163,8 @@ def _constant(output: np.ndarray) -> bool:
     return output.ndim > 0 and len(output) > 1 and bool((output == output[:1]).all())
 
 
-@check(needs=("scores",), decided_by="rows")
-def outputs_utf8(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="scores", decided_by="rows")
+def outputs_utf8(model: ModelUnderTest) -> Findings:
     """Outputs of text are UTF-8, or have a name that ends in `_bytes`.
 
     The REST API of TF Serving encodes an output in base64 only if its name ends in `_bytes`. It
@@ -165,11 +177,11 @@ def outputs_utf8(model: ModelUnderTest) -> Iterator[Finding]:
     for name, scored in model.scored(served=True).items():
         for key, output in sorted(scored.batch.items()):
             if output.dtype == object and not key.endswith("_bytes") and not _is_utf8(output):
-                message = (
+                yield warn(
                     f"signature {name!r}: output {key!r} holds bytes that are not UTF-8; the "
-                    "responses of TF Serving by REST are not JSON"
+                    "responses of TF Serving by REST are not JSON",
+                    f"call the output {key + '_bytes'!r}, or use gRPC alone",
                 )
-                yield warn(message, f"call the output {key + '_bytes'!r}, or use gRPC alone")
 
 
 def _is_utf8(output: np.ndarray) -> bool:
@@ -180,8 +192,8 @@ def _is_utf8(output: np.ndarray) -> bool:
     return True
 
 
-@check(needs=("scores",), decided_by="rows")
-def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="scores", decided_by="rows")
+def deterministic(model: ModelUnderTest) -> Findings:
     """The same batch scored twice gives the same outputs.
 
     If the same request gets different answers, predictions cannot be explained, cached, or compared
@@ -208,18 +220,25 @@ def deterministic(model: ModelUnderTest) -> Iterator[Finding]:
                 yield model.of_rows(certain, message, remedy)
         if served and not varied and signature.remembered and model.changes_state(name):
             variables = ", ".join(map(repr, signature.remembered[:_MAX_VARIABLES]))
-            message = (
+            yield model.of_rows(
+                False,
                 f"signature {name!r} computes outputs from {variables}, and changes it with its "
-                "calls: the same rows have other outputs later"
+                "calls: the same rows have other outputs later",
+                remedy,
             )
-            yield model.of_rows(False, message, remedy)
         draws = any(_RANDOM.match(op) and not op.startswith("Stateless") for op in signature.ops)
         if served and draws and not varied and any(any(scored.apart(k)) for k in scored.batch):
-            message = f"signature {name!r} draws random numbers: each call changes outputs a little"
-            yield model.of_rows(False, message, RANDOM_REMEDY)
+            yield model.of_rows(
+                False,
+                f"signature {name!r} draws random numbers: each call changes outputs a little",
+                RANDOM_REMEDY,
+            )
         if served and "Timestamp" in signature.ops:
-            message = f"signature {name!r} reads the clock: the same rows have other outputs later"
-            yield model.of_rows(False, message, "let the time be an input")
+            yield model.of_rows(
+                False,
+                f"signature {name!r} reads the clock: the same rows have other outputs later",
+                "let the time be an input",
+            )
 
 
 def remedy_of_varying(signature: Signature) -> str:
@@ -232,8 +251,8 @@ def remedy_of_varying(signature: Signature) -> str:
     return RANDOM_REMEDY
 
 
-@check(needs=("scores",), decided_by="rows")
-def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="scores", decided_by="rows")
+def row_independence(model: ModelUnderTest) -> Findings:
     """A row scored alone, or in a smaller batch, has the outputs that it has in the full batch.
 
     A prediction that depends on its neighbours changes with the traffic, which the Evaluator's
@@ -253,22 +272,22 @@ def row_independence(model: ModelUnderTest) -> Iterator[Finding]:
                 others = (outputs[key] for outputs in (*scored.single, scored.odd))
                 is_other = any(np.shape(rows)[1:] != scored.batch[key].shape[1:] for rows in others)
                 is_padded = is_other and not certain
-                message = f"signature {name!r}, output {key!r}: {message}"
-                certain = certain and name in model.serving_signatures
-                certain = certain and not is_tiny(scored.feed)
-                remedy = _PADDING_REMEDY if is_padded else MIXING_REMEDY
-                yield model.of_rows(certain, message, remedy)
+                yield model.of_rows(
+                    certain and name in model.serving_signatures and not is_tiny(scored.feed),
+                    f"signature {name!r}, output {key!r}: {message}",
+                    _PADDING_REMEDY if is_padded else MIXING_REMEDY,
+                )
     if not compared:
         raise Skip("nothing to test: no output has rows that can be scored alone")
 
 
-def first_difference(scored: _scoring.Scores, key: str) -> tuple[str, bool]:
+def first_difference(scored: Scores, key: str) -> tuple[str, bool]:
     """Returns the difference of an output of a row in another batch; see `difference`."""
     batch = scored.batch[key]
     smaller = [
         (f"row {n} alone", single, batch[n : n + 1]) for n, single in enumerate(scored.single)
     ]
-    odd = batch[: _scoring.ODD_ROWS]
+    odd = batch[:ODD_ROWS]
     smaller.append((f"a batch of {len(odd)}", scored.odd, odd))
     differences = []
     for what, outputs, expected in smaller:
@@ -280,8 +299,8 @@ def first_difference(scored: _scoring.Scores, key: str) -> tuple[str, bool]:
     return max(differences, key=lambda difference: difference[1], default=("", False))
 
 
-@check(needs=("deterministic",))
-def golden(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="deterministic")
+def golden(model: ModelUnderTest) -> Findings:
     """The model still gives the golden outputs of its manifest.
 
     Another machine, another TensorFlow or a changed file can change the outputs of a model. The
@@ -310,26 +329,25 @@ def golden(model: ModelUnderTest) -> Iterator[Finding]:
         yield from _compare_golden(model, name, rows)
 
 
-def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> Iterator[Finding]:
+def _compare_golden(model: ModelUnderTest, name: str, rows: dict[str, Any]) -> Findings:
     outputs = _score(model, name, map(base64.b64decode, rows["examples"]))
     for output, golden_values in rows["outputs"].items():
         actual = outputs[output]
         # Among strings such as "NaN" numbers would become strings.
-        numbers = np.array(golden_values, float if _scoring.is_float(actual) else None)
-        precision = model.precision_of(model.signatures[name]).get(output, _scoring.DOUBLE)
-        changed, _ = _scoring.difference(actual, numbers.astype(actual.dtype), None, precision)
+        numbers = np.array(golden_values, float if is_float(actual) else None)
+        precision = model.precision_of(model.signatures[name]).get(output, DOUBLE)
+        changed, _ = difference(actual, numbers.astype(actual.dtype), None, precision)
         if changed:
-            message = f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}"
-            remedy = (
+            yield fail(
+                f"signature {name!r}, output {output!r}: {changed} in {MANIFEST}",
                 "this is another model than the published one, or this TensorFlow computes it "
-                "differently: compare files and versions with the manifest"
+                "differently: compare files and versions with the manifest",
             )
-            yield fail(message, remedy)
     yield note(f"{len(rows['examples'])} golden examples give the published outputs")
 
 
-@check(needs=("scores",), decided_by="rows")
-def without_label(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="scores", decided_by="rows")
+def without_label(model: ModelUnderTest) -> Findings:
     """Examples without the label still score, and score the same.
 
     Requests have no label. A signature that parses it as a required feature scores every example of
@@ -345,8 +363,10 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
     say = fail if model.evidence.schema is not None else warn
     for label in sorted(set(model.contract.label_keys) - known if known else ()):
         near = did_you_mean(label, known)
-        message = f"no feature {label!r} in the schema or the examples{near}"
-        yield say(message, "name the label in label_keys as the examples do")
+        yield say(
+            f"no feature {label!r} in the schema or the examples{near}",
+            "name the label in label_keys as the examples do",
+        )
     present = []
     for name, scored in _serialized(model):
         examples = parsed(scored.feed.records)
@@ -359,26 +379,28 @@ def without_label(model: ModelUnderTest) -> Iterator[Finding]:
         try:
             outputs = _score(model, name, unlabelled)
         except Exception as error:
-            message = f"signature {name!r} needs the label {sorted(labels)}: {reason_of(error)}"
-            remedy = "leave the label out of the feature spec that the signature parses "
-            yield fail(message, f"{remedy}(feature_spec.pop(LABEL_KEY)): requests have none")
+            yield fail(
+                f"signature {name!r} needs the label {sorted(labels)}: {reason_of(error)}",
+                "leave the label out of the feature spec that the signature parses "
+                "(feature_spec.pop(LABEL_KEY)): requests have none",
+            )
             continue
         for key, output in sorted(outputs.items()):
             changed, _ = scored.compared(key, output, scored.batch[key])
             if changed and scored.is_beyond_noise(key, output):
-                message = f"signature {name!r}: output {key!r} depends on the label: {changed}"
-                remedy = "the label leaked into the features: remove it from the model's inputs"
-                yield fail(message, remedy)
+                yield fail(
+                    f"signature {name!r}: output {key!r} depends on the label: {changed}",
+                    "the label leaked into the features: remove it from the model's inputs",
+                )
 
 
-def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, _scoring.Scores]]:
+def _serialized(model: ModelUnderTest) -> Iterator[tuple[str, Scores]]:
     """Yields the signatures that consumers call and that serialized examples have scored."""
-    for name, scored in model.fresh(model.served_scores).items():
+    for name, scored in model.fresh(model.served_scores):
         if scored.feed.serialized and scored.feed.divisible:
             yield name, scored
 
 
-def _score(model: ModelUnderTest, name: str, records: Iterable[bytes]) -> _scoring.Outputs:
+def _score(model: ModelUnderTest, name: str, records: Iterable[bytes]) -> Outputs:
     (key,) = model.signatures[name].inputs
-    inputs = {key: np.array(list(records), dtype=object)}
-    return _scoring.call(model.loaded.signatures[name], inputs)
+    return model.call(name, {key: np.array(list(records), dtype=object)})

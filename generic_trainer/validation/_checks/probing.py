@@ -4,7 +4,6 @@ All of them together take the seconds of `ServingContract.probe_s`. A row that c
 kept as text: `generic-trainer validate MODEL --example FILE` replays it.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,8 +13,7 @@ import numpy as np
 
 from generic_trainer._core.machine import MIB, free_memory_bytes, peak_memory_mb, resident_memory_mb
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation import _scoring, _troubles
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._checks.neighbours import beside_others
 from generic_trainer.validation._checks.predictions import (
     FILLING_REMEDY,
@@ -38,6 +36,8 @@ from generic_trainer.validation._schema_rows import (
     parsed,
     without,
 )
+from generic_trainer.validation._scoring import Outputs, Scores, not_finite
+from generic_trainer.validation._troubles import Trouble, troubles
 
 _SIZES = (1, 2, 33, 64, 65, 100, 1024, 4096)
 _MAX_FEED_BYTES = 128 * MIB  # of a batch
@@ -51,8 +51,8 @@ _CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
 _REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
 
 
-@check(after="memory", needs=("scores",))
-def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="memory", needs="scores")
+def eval_rows(model: ModelUnderTest) -> Findings:
     """The first 1,000 eval examples are scored, in batches of up to 256, and alike in small ones.
 
     The first examples seldom have the rare word, the longest list or the missing value. A thousand
@@ -69,9 +69,9 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
     tested = False
     for name, scored in probed:
         with model.budget.part(0.5):
-            remedy = "every consumer will see this"
-            fatal = _fatal(model)
-            yield from _findings(model, name, scored.batch, rows, remedy, fatal)
+            yield from _findings(
+                model, name, scored.batch, rows, "every consumer will see this", _fatal(model)
+            )
             if model.budget.rows:
                 yield note(f"signature {name!r} scored {model.budget.rows + RECORDS} examples")
                 tested = True
@@ -80,8 +80,8 @@ def eval_rows(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip("nothing to test: probe_s is used up")
 
 
-@check(after="beats_constant", needs=("scores",), decided_by="rows")
-def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="beats_constant", needs="scores", decided_by="rows")
+def without_optional(model: ModelUnderTest) -> Findings:
     """Examples score without features that are optional in schema or statistics, or that some lack.
 
     An optional feature will be missing one day. Each is left out alone, and all of them together.
@@ -96,7 +96,7 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
         optional = {f.name for f in features_in_use(model.evidence.schema) if is_optional(f)}
     optional -= model.evidence.label_keys
     tested = False
-    for name, scored in model.fresh(model.scored(served=True)).items():
+    for name, scored in model.fresh(model.scored(served=True)):
         if scored.feed.serialized and scored.feed.divisible:
             # It takes one call where all is well, and is worth that whatever is left.
             with model.at_least(1.0) as budget:
@@ -107,8 +107,8 @@ def without_optional(model: ModelUnderTest) -> Iterator[Finding]:
 
 
 def _without(
-    model: ModelUnderTest, name: str, scored: _scoring.Scores, optional: Collection[str]
-) -> Iterator[Finding]:
+    model: ModelUnderTest, name: str, scored: Scores, optional: Collection[str]
+) -> Findings:
     """Yields findings of rows that lack features, those of one batch first."""
     examples = parsed(scored.feed.records)
     base, usual = _base(scored)
@@ -136,7 +136,7 @@ def _without(
         for row in lacking:
             yield from _findings(model, name, usual, [row], ALONE_REMEDY, _fatal(model))
     for row in () if findings else alone:
-        row = dataclasses.replace(row, what=f"{row.what}, alone")
+        row = row._replace(what=f"{row.what}, alone")
         yield from _findings(model, name, usual, [row], f"{ALONE_REMEDY}; {remedy}", ())
     yield from beside_others(model, name, scored, [*lacking, *alone], FILLING_REMEDY, size=1)
 
@@ -152,8 +152,8 @@ def _lacking(examples: Sequence[Any], features: AbstractSet[str]) -> Iterator[Pr
         yield ProbeRow(examples[row], f"example {row} alone, which lacks {sorted(lacked[row])}")
 
 
-@check(needs=("scores",))
-def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="scores")
+def schema_rows(model: ModelUnderTest) -> Findings:
     """Rows at the limits of the schema are scored, and give numbers.
 
     Production may send all rows that the schema allows: every word of a domain, the ends of a
@@ -171,8 +171,8 @@ def schema_rows(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _of_made_up(model, SchemaRows.allowed, remedy)
 
 
-@check(after="batch_sizes", needs=("scores",), is_advisory=True)
-def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="batch_sizes", needs="scores", is_advisory=True)
+def unforeseen_rows(model: ModelUnderTest) -> Findings:
     """Rows beyond the domains of the schema give numbers, and an empty batch gives no error.
 
     Clients send more than a schema foresees: values beyond a domain, unknown words, broken text, an
@@ -192,12 +192,11 @@ def unforeseen_rows(model: ModelUnderTest) -> Iterator[Finding]:
                         "TF_ENABLE_ONEDNN_OPTS=0 they take it"
                     )
                     continue
-                message = f"signature {name!r} with an empty batch: {reason_of(error)}"
-                remedy = (
+                yield warn(
+                    f"signature {name!r} with an empty batch: {reason_of(error)}",
                     "replace fixed sizes by ones that follow the batch, and -1 in a reshape by "
-                    "a known size"
+                    "a known size",
                 )
-                yield warn(message, remedy)
             else:
                 yield note(f"signature {name!r} took an empty batch")
     if model.evidence.schema is None:
@@ -221,8 +220,8 @@ def _convolves_no_empty_batch() -> bool:
     return bool(found.shape != [0, 1, 1, 3])
 
 
-@check(after="schema_rows", needs=("scores",))
-def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="schema_rows", needs="scores")
+def observed_rows(model: ModelUnderTest) -> Findings:
     """Rows with values from the statistics, of features without a domain, give numbers.
 
     Inferred schemas declare no domain for most numbers. Values that have occurred will occur again:
@@ -246,8 +245,8 @@ def observed_rows(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _of_made_up(model, SchemaRows.in_statistics, remedy, is_certain=is_certain)
 
 
-@check(needs=("scores",), decided_by="rows")
-def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="scores", decided_by="rows")
+def batch_sizes(model: ModelUnderTest) -> Findings:
     """Batches of 1 to 4,096 rows are scored, as far as there is time, and each row as ever.
 
     Traffic determines the batch sizes of servers, and Beam's workers those of BulkInferrer. Rare
@@ -256,8 +255,7 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
     Example: an attention mask that is traced for 64 rows; memory that grows with the square of the
     batch.
     """
-    scores = model.fresh(model.served_scores)
-    probed = [(n, s) for n, s in scores.items() if s.feed.divisible]
+    probed = [(n, s) for n, s in model.fresh(model.served_scores) if s.feed.divisible]
     if not probed or not model.budget.allows(1):
         raise Skip("no signature with a free batch was called, or probe_s is used up")
     tested = False
@@ -287,9 +285,7 @@ def batch_sizes(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip("nothing to test: the rows are too large, or probe_s is used up")
 
 
-def _of_size(
-    model: ModelUnderTest, name: str, scored: _scoring.Scores, size: int
-) -> Iterator[Finding]:
+def _of_size(model: ModelUnderTest, name: str, scored: Scores, size: int) -> Findings:
     import tensorflow as tf
 
     rows = np.arange(size) % scored.feed.rows
@@ -300,23 +296,24 @@ def _of_size(
         yield note(f"{subject}: {reason_of(error)}")
         return
     except Exception as error:
-        message = f"{subject}: {reason_of(error)}; {scored.feed.rows} rows are scored"
-        yield model.of_rows(True, message, SIZES_REMEDY)
+        yield model.of_rows(
+            True, f"{subject}: {reason_of(error)}; {scored.feed.rows} rows are scored", SIZES_REMEDY
+        )
         return
     for key, output in sorted(outputs.items()):
         usual = scored.batch[key]
         if not scored.has_rows(key) or first_difference(scored, key)[1]:
             continue  # other checks report it
         if output.shape[:1] != (size,):
-            message = f"{subject}: output {key!r} is of shape {list(output.shape)}"
-            yield model.per_row(message, ROWS_REMEDY)
+            yield model.per_row(
+                f"{subject}: output {key!r} is of shape {list(output.shape)}", ROWS_REMEDY
+            )
             continue
         changed, certain = scored.differs(key, output, usual[rows])
         if changed and certain and not scored.varies(key)[0]:
             message = f"{subject}: output {key!r} is {changed} in a batch of {scored.feed.rows}"
             remedy = "a prediction must not depend on the number of rows in its batch"
-            certain = not is_tiny(scored.feed)
-            yield model.of_rows(certain, message, f"{remedy}: {MIXING_REMEDY}")
+            yield model.of_rows(not is_tiny(scored.feed), message, f"{remedy}: {MIXING_REMEDY}")
 
 
 def _of_made_up(
@@ -324,7 +321,7 @@ def _of_made_up(
     made_up: Callable[[SchemaRows], Iterable[ProbeRow]],
     remedy: str,
     is_certain: bool = True,
-) -> Iterator[Finding]:
+) -> Findings:
     from tensorflow_metadata.proto.v0 import schema_pb2
 
     probed = _probed(model)
@@ -360,8 +357,7 @@ def _of_made_up(
             if model.budget.rows:
                 called += model.budget.rows
                 yield note(f"signature {name!r} scored {model.budget.rows} rows")
-            certain = bool(fatal)
-            yield from beside_others(model, name, scored, rows, MIXING_REMEDY, certain=certain)
+            yield from beside_others(model, name, scored, rows, MIXING_REMEDY, certain=bool(fatal))
     if not called:
         raise Skip("nothing to test: schema and statistics state no other rows")
 
@@ -369,8 +365,7 @@ def _of_made_up(
 def _last_words(model: ModelUnderTest) -> list[bytes]:
     """Returns the last line of each asset that looks like a vocabulary: the highest id has it."""
     words = []
-    for asset in model.assets:
-        file = model.directory / "assets" / asset.filename
+    for file in model.asset_files.values():
         if file.is_file() and 0 < file.stat().st_size <= _MAX_VOCABULARY_BYTES:
             lines = file.read_bytes().splitlines()
             words += [line for line in lines[-1:] if 0 < len(line) <= _MAX_WORD_BYTES]
@@ -380,11 +375,11 @@ def _last_words(model: ModelUnderTest) -> list[bytes]:
 def _findings(
     model: ModelUnderTest,
     name: str,
-    usual: _scoring.Outputs,
+    usual: Outputs,
     rows: Sequence[ProbeRow],
     remedy: str,
     fatal: Collection[str],
-) -> Iterator[Finding]:
+) -> Findings:
     """Yields a finding for each cause of trouble, with an example that shows it.
 
     Troubles of the kinds in `fatal` are failures, others warnings.
@@ -392,9 +387,8 @@ def _findings(
     to_inputs = functools.partial(inputs_of, model.signatures[name], model.scores[name].feed)
     signature = model.loaded.signatures[name]
     examples = [row.example for row in rows]
-    troubles = _troubles.troubles(signature, to_inputs, examples, model.budget, usual)
-    causes: list[_troubles.Trouble] = []
-    for trouble in troubles:
+    causes: list[Trouble] = []
+    for trouble in troubles(signature, to_inputs, examples, model.budget, usual):
         if len(causes) < _MAX_CAUSES and not any(map(trouble.resembles, causes)):
             causes.append(trouble)
             row = rows[trouble.index]
@@ -412,22 +406,22 @@ def _fatal(model: ModelUnderTest) -> tuple[str, ...]:
     return ("error", "NaN") if model.contract.matches_rows else ("error",)
 
 
-def _probed(model: ModelUnderTest) -> list[tuple[str, _scoring.Scores]]:
+def _probed(model: ModelUnderTest) -> list[tuple[str, Scores]]:
     """Returns the signatures whose rows are examples, of which any number can be called."""
     if not model.budget.allows(1):
         return []
-    served = model.fresh(model.served_scores).items()
+    served = model.fresh(model.served_scores)
     return [(n, scored) for n, scored in served if scored.feed.records and scored.feed.divisible]
 
 
-def _base(scored: _scoring.Scores) -> tuple[Any, _scoring.Outputs]:
+def _base(scored: Scores) -> tuple[Any, Outputs]:
     """Returns the example without trouble that has the most features, and its outputs."""
     examples = parsed(scored.feed.records)
     rows = range(len(examples))
     per_row = {k: v for k, v in scored.batch.items() if v.shape[:1] == (len(examples),)}
     bad = {
         row
-        for _, _, where in _scoring.not_finite(per_row)
+        for _, _, where in not_finite(per_row)
         for row in np.flatnonzero(where.reshape(len(examples), -1).any(axis=1))
     }
     well = [row for row in rows if row not in bad] or rows

@@ -1,11 +1,11 @@
 """A check of how good the predictions are, compared with an answer that needs no model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, Skip, check, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, note, warn
 from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._predictions import predictions_fact
@@ -25,8 +25,8 @@ _REMEDY_OF_CLASSES = (
 )
 
 
-@check(after="eval_rows", needs=("scores",), is_advisory=True)
-def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="eval_rows", needs="scores", is_advisory=True)
+def beats_constant(model: ModelUnderTest) -> Findings:
     """Predictions for the eval examples are better than one constant answer to all of them.
 
     A model that has learned nothing loads, serves, and passes every other check. The first 1,000
@@ -60,7 +60,9 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
         labels = np.array(values, dtype=object if isinstance(values[0], bytes) else None)
         finite = np.isfinite(labels) if labels.dtype.kind == "f" else np.ones(count, bool)
         measured = _measured(output[finite], labels[finite])
-        if measured and not finite.all():
+        if not measured:
+            continue
+        if not finite.all():
             broken = labels[~finite]
             yield warn(
                 f"the label is {broken[0]} in {len(broken)} of {count} eval examples, so that no "
@@ -69,30 +71,29 @@ def beats_constant(model: ModelUnderTest) -> Iterator[Finding]:
                 "another, and training may have kept the weights of a bad one",
             )
             return
-        if measured:
-            metric, value, constant, answer, answers = measured
-            model.facts.update(predictions_fact(label, labels, answers))
-            model.facts[f"eval_{metric}"] = value
-            model.facts[f"constant_{metric}"] = constant
-            text = (
-                f"{metric.replace('_', ' ')} {value:.4g} on {count} eval examples, "
-                f"{constant:.4g} if each answer is {answer}"
-            )
-            is_wrong, remedy = value > constant, _REMEDY
-            if metric == "mean_absolute_error":  # models of the mean are no worse than one
-                is_wrong &= float(np.square(answers - labels).mean()) > float(labels.var())
-            if metric == "accuracy":
-                are_alike = len(set(answers.tolist())) == 1 and constant < 1
-                text += f"; every answer is {_shown(answers[0])}" if are_alike else ""
-                has_others = count - round(constant * count) >= _RARE
-                # Where the model gives one probability, 0.5 as its threshold is but our guess.
-                are_own = not is_float(output) or output.size > count
-                is_wrong = value < constant or (are_alike and are_own and has_others)
-                remedy = _REMEDY_OF_CLASSES
-            model.facts["quality"] = text
-            is_clear = is_wrong and count >= _ENOUGH
-            yield warn(text, remedy, may_be_meant=True) if is_clear else note(text)
-            return
+        metric, value, constant, answer, answers = measured
+        model.facts.update(predictions_fact(label, labels, answers))
+        model.facts[f"eval_{metric}"] = value
+        model.facts[f"constant_{metric}"] = constant
+        text = (
+            f"{metric.replace('_', ' ')} {value:.4g} on {count} eval examples, "
+            f"{constant:.4g} if each answer is {answer}"
+        )
+        if metric == "accuracy":
+            are_alike = len(set(answers.tolist())) == 1 and constant < 1
+            text += f"; every answer is {_shown(answers[0])}" if are_alike else ""
+            has_others = count - round(constant * count) >= _RARE
+            # Where the model gives one probability, 0.5 as its threshold is but our guess.
+            are_own = not is_float(output) or output.size > count
+            is_wrong = value < constant or (are_alike and are_own and has_others)
+            remedy = _REMEDY_OF_CLASSES
+        else:  # models of the mean are no worse than one
+            is_wrong = value > constant and np.square(answers - labels).mean() > labels.var()
+            remedy = _REMEDY
+        model.facts["quality"] = text
+        is_clear = is_wrong and count >= _ENOUGH
+        yield warn(text, remedy, may_be_meant=True) if is_clear else note(text)
+        return
     raise Skip(
         "no output of a signature that scores the examples can be compared with the label, or "
         "probe_s is used up"

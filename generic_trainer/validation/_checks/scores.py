@@ -1,19 +1,25 @@
 """The check that calls the signatures, whose outputs other checks look at."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
 
 from generic_trainer._core.texts import reason_of
-from generic_trainer.validation import _scoring
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, untested, warn
+from generic_trainer.validation._check import (
+    Finding,
+    Findings,
+    Skip,
+    check,
+    fail,
+    note,
+    untested,
+    warn,
+)
 from generic_trainer.validation._feeds import feed_for, free_dims, why_unfit
 from generic_trainer.validation._lists import filled
 from generic_trainer.validation._model import ModelUnderTest
 from generic_trainer.validation._report import keep_example
 from generic_trainer.validation._schema_rows import parsed
+from generic_trainer.validation._scoring import ODD_ROWS, Feed, Inputs
 from generic_trainer.validation._signatures import Signature
 
 SIZES_REMEDY = (
@@ -34,8 +40,8 @@ _ANY_ROW_REMEDY = (
 )
 
 
-@check(after="loads", needs=("loads", "devices", "signatures_exist", "inputs_read"))
-def scores(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="loads", needs="loads devices signatures_exist inputs_read")
+def scores(model: ModelUnderTest) -> Findings:
     """Every signature scores a batch, an odd remainder of one, and single rows.
 
     The rows are the contract's examples if they fit the signature, and made-up ones otherwise. A
@@ -72,7 +78,7 @@ def scores(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip("no row was scored")
 
 
-def _score(model: ModelUnderTest, name: str, feed: _scoring.Feed) -> _scoring.Feed:
+def _score(model: ModelUnderTest, name: str, feed: Feed) -> Feed:
     """Scores rows, of which a free dimension that was made up may be too large, and returns them.
 
     Raises:
@@ -91,7 +97,7 @@ def _score(model: ModelUnderTest, name: str, feed: _scoring.Feed) -> _scoring.Fe
     return feed
 
 
-def _unfit(model: ModelUnderTest) -> Iterator[Finding]:
+def _unfit(model: ModelUnderTest) -> Findings:
     """Yields why the contract's examples fit no signature, if rows were made up instead."""
     served = [s for s in model.served_scores.values() if s.feed.inputs]
     if any(scored.feed.real for scored in served):
@@ -115,31 +121,28 @@ def _same_served(model: ModelUnderTest, signature: Signature) -> str:
     return next(same, "")
 
 
-def _why_not_scored(
-    model: ModelUnderTest, name: str, feed: _scoring.Feed, error: Exception
-) -> Iterator[Finding]:
+def _why_not_scored(model: ModelUnderTest, name: str, feed: Feed, error: Exception) -> Findings:
     """Yields findings of a signature that does not score all sizes of batches, or none."""
     import tensorflow as tf
 
-    loaded = model.loaded.signatures[name]
     served = name in model.serving_signatures
     judge = fail if served else warn
     message = f"signature {name!r} with {feed.source}: {reason_of(error)}"
     if isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError)):
         yield fail(message, "let the signature allocate less for one batch")
         return
-    alone = _scored_alone(loaded, feed) if served and feed.divisible else []
-    if served and feed.divisible and _works(loaded, feed.inputs):
+    alone = _scored_alone(model, name, feed) if served and feed.divisible else []
+    if served and feed.divisible and _works(model, name, feed.inputs):
         yield _of_smaller_batches(model, name, feed, alone, message)
     elif alone and len(alone) == feed.rows and feed.is_coherent:
         yield fail(f"{message}; single rows are scored", SIZES_REMEDY)
     elif not alone and _is_of_any_row(model, name, feed, error):
         yield judge(f"{message}; no request can be answered", _ANY_ROW_REMEDY)
     elif feed.real:
-        remedy = (
-            "let the signature parse the examples: names, dtypes, default_value of optional ones"
+        yield judge(
+            message,
+            "let the signature parse the examples: names, dtypes, default_value of optional ones",
         )
-        yield judge(message, remedy)
     else:
         if alone and feed.is_coherent:
             with contextlib.suppress(Exception):  # together they may not be scored
@@ -148,7 +151,7 @@ def _why_not_scored(
         yield _of_made_up(feed, message, why_unfit(model, model.signatures[name]))
 
 
-def _is_of_any_row(model: ModelUnderTest, name: str, feed: _scoring.Feed, error: Exception) -> bool:
+def _is_of_any_row(model: ModelUnderTest, name: str, feed: Feed, error: Exception) -> bool:
     """Returns whether an error does not depend on the rows."""
     import tensorflow as tf
 
@@ -160,7 +163,7 @@ def _is_of_any_row(model: ModelUnderTest, name: str, feed: _scoring.Feed, error:
     return feed.real or by_rows.isdisjoint(model.signatures[name].ops)
 
 
-def _of_made_up(feed: _scoring.Feed, message: str, unfit: str) -> Finding:
+def _of_made_up(feed: Feed, message: str, unfit: str) -> Finding:
     if not feed.records and any(array.dtype == object for array in feed.inputs.values()):
         return untested(f"{message}: made-up words may well be unknown")
     subject = "these are made up" if feed.is_coherent else "made-up inputs may not fit together"
@@ -170,7 +173,7 @@ def _of_made_up(feed: _scoring.Feed, message: str, unfit: str) -> Finding:
 
 
 def _of_smaller_batches(
-    model: ModelUnderTest, name: str, feed: _scoring.Feed, alone: Sequence[int], message: str
+    model: ModelUnderTest, name: str, feed: Feed, alone: Sequence[int], message: str
 ) -> Finding:
     """Returns the finding of a signature that scores a batch, and smaller ones not."""
     message += f"; a batch of {feed.rows} is scored, and smaller ones are not"
@@ -189,18 +192,18 @@ def _of_smaller_batches(
     return fail(message, ALONE_REMEDY, may_be_meant=True)
 
 
-def _works(loaded: Any, inputs: dict[str, np.ndarray]) -> bool:
+def _works(model: ModelUnderTest, name: str, inputs: Inputs) -> bool:
     with contextlib.suppress(Exception):
-        _scoring.call(loaded, inputs)
+        model.call(name, inputs)
         return True
     return False
 
 
-def _scored_alone(loaded: Any, feed: _scoring.Feed) -> list[int]:
+def _scored_alone(model: ModelUnderTest, name: str, feed: Feed) -> list[int]:
     """Returns the rows that can be scored alone, none if the first ones cannot."""
     scored = []
     for row in range(feed.rows):
-        scored += [row] * _works(loaded, feed.take([row]))
-        if row == _scoring.ODD_ROWS and not scored:
+        scored += [row] * _works(model, name, feed.take([row]))
+        if row == ODD_ROWS and not scored:
             break
     return scored

@@ -1,10 +1,9 @@
 """Checks of the model as servers and BulkInferrer load and call it."""
 
-import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from generic_trainer._core.machine import resident_memory_mb
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._check import (
     Finding,
+    Findings,
     Skip,
     check,
     fail,
@@ -26,7 +26,7 @@ from generic_trainer.validation._checks.signatures import inferred_signatures
 from generic_trainer.validation._feeds import is_tiny
 from generic_trainer.validation._graph import in_main_graph, library_of, node_name, tensors_of
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
-from generic_trainer.validation._scoring import call
+from generic_trainer.validation._scoring import Outputs
 from generic_trainer.validation._session import open_session, run_signature, uninitialized
 from generic_trainer.validation._signatures import fits
 
@@ -47,8 +47,8 @@ _MAX_SECONDS = 0.5  # where the contract has a limit
 _SOME_SECONDS = 0.05
 
 
-@check(after="eval_signatures", needs=("serve_tag", "file_ops"))
-def loads(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="eval_signatures", needs="serve_tag file_ops")
+def loads(model: ModelUnderTest) -> Findings:
     """`tf.saved_model.load` loads the model elsewhere than where it was exported.
 
     The model is loaded in a process without your code and from another directory, as consumers do.
@@ -66,21 +66,24 @@ def loads(model: ModelUnderTest) -> Iterator[Finding]:
         _require_inputs(model)
     except Exception as error:
         reasons = dict.fromkeys(filter(None, (model.load_error, reason_of(error))))
-        message = f"tf.saved_model.load raises {'; in a session: '.join(reasons)}"
-        remedy = (
+        yield fail(
+            f"tf.saved_model.load raises {'; in a session: '.join(reasons)}",
             "track every variable, table and asset as an attribute of the exported object, "
-            "and copy whole files: consumers load them without your code, from elsewhere"
+            "and copy whole files: consumers load them without your code, from elsewhere",
         )
-        yield fail(message, remedy)
         return
     message = f"only a session can load the model; tf.saved_model.load raises {model.load_error}"
     harm = "an Evaluator and Python programs load it that way"
-    remedy = "export it again with generic_trainer.training.export_model"
-    yield if_concerned(model.contract.loads_in_python, message, harm, remedy)
+    yield if_concerned(
+        model.contract.loads_in_python,
+        message,
+        harm,
+        "export it again with generic_trainer.training.export_model",
+    )
 
 
-@check(after="scores", needs=("scores",), decided_by="code")
-def bulk_inference(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="scores", needs="scores", decided_by="code")
+def bulk_inference(model: ModelUnderTest) -> Findings:
     """The signature that a BulkInferrer calls scores the examples as they are serialized.
 
     A BulkInferrer passes each tf.Example, serialized, to the only input of its signature. If that
@@ -94,16 +97,15 @@ def bulk_inference(model: ModelUnderTest) -> Iterator[Finding]:
     """
     if not (called := inferred_signatures(model)):
         raise Skip("no BulkInferrer is known to read the model")
-    records = [] if model.contract.examples_transformed else model.evidence.records
     findings = []
     for name, signature in called.items():
         if not signature.is_serialized:
             continue  # see `serialized_input`
         if signature.features:
             return  # see `scores`
-        if not records:
+        if not model.evidence.raw_records:
             raise Skip("needs raw examples in the contract")
-        if (finding := _of_serialized(model, name, records)) is None:
+        if (finding := _of_serialized(model, name)) is None:
             return
         findings.append(finding)
     if not findings:
@@ -111,9 +113,9 @@ def bulk_inference(model: ModelUnderTest) -> Iterator[Finding]:
     yield from findings
 
 
-def _of_serialized(model: ModelUnderTest, name: str, records: Sequence[bytes]) -> Finding | None:
+def _of_serialized(model: ModelUnderTest, name: str) -> Finding | None:
     """Returns the finding of a signature without features that takes serialized examples."""
-    signature = model.signatures[name]
+    signature, records = model.signatures[name], model.evidence.raw_records
     ((key, tensor),) = signature.inputs.items()
     rows = len(records) if tensor.is_batched else (tensor.shape or [1])[0]
     fed = np.array(list(itertools.islice(itertools.cycle(records), rows)), dtype=object)
@@ -127,7 +129,7 @@ def _of_serialized(model: ModelUnderTest, name: str, records: Sequence[bytes]) -
     subject = f"signature {name!r} with serialized examples, which a BulkInferrer sends"
     problem = ""
     try:
-        outputs = call(model.loaded.signatures[name], {key: fed})
+        outputs = model.call(name, {key: fed})
         if odd := [name for name, output in outputs.items() if output.shape[:1] != fed.shape]:
             shape = list(outputs[odd[0]].shape)
             problem = f"{len(fed)} rows give output {odd[0]!r} of shape {shape}"
@@ -140,8 +142,11 @@ def _of_serialized(model: ModelUnderTest, name: str, records: Sequence[bytes]) -
     parsing = {op for op in model.foreign_ops if library_of(op) != "tensorflow_text"}
     if signature.parses or parsing & signature.ops:
         return None
-    message = f"{subject}: it parses no examples, and scores their bytes as if they were a text"
-    return warn(message, remedy, may_be_meant=True)
+    return warn(
+        f"{subject}: it parses no examples, and scores their bytes as if they were a text",
+        remedy,
+        may_be_meant=True,
+    )
 
 
 def _require_inputs(model: ModelUnderTest) -> None:
@@ -154,8 +159,8 @@ def _require_inputs(model: ModelUnderTest) -> None:
                 raise LookupError(f"signature {name!r} has no input for the placeholder {node!r}")
 
 
-@check(after="without_label", needs=("loads", "devices"), decided_by="rows")
-def warmup(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="without_label", needs="loads devices", decided_by="rows")
+def warmup(model: ModelUnderTest) -> Findings:
     """Every warm-up request of the model can be answered.
 
     TF Serving replays `assets.extra/tf_serving_warmup_requests` before it takes traffic, and a
@@ -167,8 +172,10 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
     if _WARMUP_FILE not in model.files:
         for path in model.files:
             if path.name.startswith(_WARMUP_FILE.name):
-                message = f"{path}: TF Serving looks for warm-up requests in {_WARMUP_FILE}"
-                yield warn(message, f"move it to {_WARMUP_FILE}, or delete it")
+                yield warn(
+                    f"{path}: TF Serving looks for warm-up requests in {_WARMUP_FILE}",
+                    f"move it to {_WARMUP_FILE}, or delete it",
+                )
         raise Skip(f"no {_WARMUP_FILE}")
     try:
         from tensorflow_serving.apis import prediction_log_pb2
@@ -183,8 +190,10 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
 
     try:
         if compression := look_at(file, whatever_its_name=True).compression:
-            message = f"{_WARMUP_FILE} is compressed ({compression}), which TF Serving cannot read"
-            yield fail(message, "write it with tf.io.TFRecordWriter(path), without options")
+            yield fail(
+                f"{_WARMUP_FILE} is compressed ({compression}), which TF Serving cannot read",
+                "write it with tf.io.TFRecordWriter(path), without options",
+            )
             return
         records = read_records(file, _MAX_REQUESTS + 1)
         requests = [prediction_log_pb2.PredictionLog.FromString(record) for record in records]
@@ -192,12 +201,14 @@ def warmup(model: ModelUnderTest) -> Iterator[Finding]:
         yield fail(f"{_WARMUP_FILE} cannot be read: {reason_of(error)}", _WARMUP_REMEDY)
         return
     if len(records) > _MAX_REQUESTS:
-        message = f"{_WARMUP_FILE} has more than {_MAX_REQUESTS} requests: TF Serving refuses it"
-        yield fail(message, "keep a few requests of each kind")
+        yield fail(
+            f"{_WARMUP_FILE} has more than {_MAX_REQUESTS} requests: TF Serving refuses it",
+            "keep a few requests of each kind",
+        )
     yield from _replay(model, dict(zip(records, enumerate(requests), strict=True)).values())
 
 
-def _replay(model: ModelUnderTest, requests: Iterable[tuple[int, Any]]) -> Iterator[Finding]:
+def _replay(model: ModelUnderTest, requests: Iterable[tuple[int, Any]]) -> Findings:
     """Yields the faults of different requests, which TF Serving replays while it loads."""
     replayed = 0
     for index, request in requests:
@@ -267,14 +278,14 @@ def _error_of(model: ModelUnderTest, method: str, name: str, body: Any) -> str:
         else:
             records = [example.SerializeToString() for example in body.input.example_list.examples]
             inputs = dict.fromkeys(model.signatures[name].inputs, np.array(records, dtype=object))
-        call(model.loaded.signatures[name], inputs)
+        model.call(name, inputs)
     except Exception as error:
         return f"signature {name!r} raises {reason_of(error)}"
     return ""
 
 
-@check(needs=("scores",), decided_by="rows")
-def latency(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="scores", decided_by="rows")
+def latency(model: ModelUnderTest) -> Findings:
     """One example is scored within the contract's time, in the median.
 
     Clients wait. The median for one example is measured on the processors of the machine that
@@ -292,8 +303,7 @@ def latency(model: ModelUnderTest) -> Iterator[Finding]:
     most_s = _SOME_SECONDS if budget is None else _MAX_SECONDS
     awaited = {main, *model.asked_for.intersection(steady)}
     for name in sorted(awaited) if budget is not None else [main]:
-        feed = model.scores[name].feed
-        median_ms = _median_ms(model.loaded.signatures[name], feed.take([0]), most_s)
+        median_ms = _median_ms(model, name, most_s)
         if name == main:
             model.facts["latency_ms"] = round(median_ms, 3)
         message = f"{name!r} takes {median_ms:.3g} ms for one example on this machine's CPU"
@@ -303,12 +313,14 @@ def latency(model: ModelUnderTest) -> Iterator[Finding]:
 def _within(message: str, measured: float, budget: float | None, unit: str, field: str) -> Finding:
     if budget is None or measured <= budget:
         return note(message)
-    remedy = f"make the model smaller, move work into Transform, or raise {field}"
-    return fail(f"{message}, the budget is {budget:g} {unit}", remedy)
+    return fail(
+        f"{message}, the budget is {budget:g} {unit}",
+        f"make the model smaller, move work into Transform, or raise {field}",
+    )
 
 
-@check(needs=("scores",), decided_by="rows")
-def memory(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="scores", decided_by="rows")
+def memory(model: ModelUnderTest) -> Findings:
     """Loading and scoring stays within the contract's memory.
 
     A server that loads more than it has is killed, with every other model that it serves. Without
@@ -327,18 +339,19 @@ def memory(model: ModelUnderTest) -> Iterator[Finding]:
     yield _within(message, used_mb, model.contract.max_memory_mb, "MiB", "max_memory_mb")
 
 
-def _median_ms(signature: Any, example: dict[str, np.ndarray], most_s: float) -> float:
+def _median_ms(model: ModelUnderTest, name: str, most_s: float) -> float:
+    example = model.scores[name].feed.take([0])
     taken: list[float] = []
     started = time.perf_counter()
     while len(taken) < _MAX_CALLS and time.perf_counter() - started < most_s:
         before = time.perf_counter()
-        call(signature, example)
+        model.call(name, example)
         taken.append(1000 * (time.perf_counter() - before))
     return statistics.median(taken)
 
 
-@check(after="eval_rehearsal", needs=("loads", "devices"), decided_by="rows")
-def session(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="eval_rehearsal", needs="loads devices", decided_by="rows")
+def session(model: ModelUnderTest) -> Findings:
     """A graph session scores as the Python object does.
 
     BulkInferrer, TF Serving and every C++ server restore the variables that the checkpoint
@@ -350,14 +363,15 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
     """
     model.release()
     model.op_libraries  # noqa: B018 - imports on first use
-    with contextlib.ExitStack() as stack:
-        try:
-            running = stack.enter_context(open_session(str(model.directory)))
-        except Exception as error:
-            message = f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}"
-            remedy = "BulkInferrer and TF Serving load it this way: see the other failures first"
-            yield fail(message, remedy)
-            return
+    try:
+        opened = open_session(str(model.directory))
+    except Exception as error:
+        yield fail(
+            f"a tf.compat.v1.Session cannot load the model: {reason_of(error)}",
+            "BulkInferrer and TF Serving load it this way: see the other failures first",
+        )
+        return
+    with opened as running:
         for name in sorted(model.serving_signatures.keys() - model.scores.keys()):
             if untracked := _untracked(model, running, name):
                 yield fail(f"signature {name!r}: {untracked}", _UNTRACKED_REMEDY)
@@ -367,7 +381,7 @@ def session(model: ModelUnderTest) -> Iterator[Finding]:
             try:
                 given = run_signature(running, model.signatures[name], scores.feed.inputs)
             except Exception as error:
-                yield _judge(model, name)(*_why_session_fails(model, running, name, error))
+                yield _session_failure(model, running, name, error)
                 continue
             yield from _compare_with_session(model, name, given)
 
@@ -376,9 +390,7 @@ def _judge(model: ModelUnderTest, signature: str) -> Callable[[str, str], Findin
     return fail if signature in model.serving_signatures else warn
 
 
-def _compare_with_session(
-    model: ModelUnderTest, name: str, outputs: Mapping[str, np.ndarray]
-) -> Iterator[Finding]:
+def _compare_with_session(model: ModelUnderTest, name: str, outputs: Outputs) -> Findings:
     signature = model.signatures[name]
     scores = model.scores[name]
     # Other calls have changed the variables of the loaded model.
@@ -389,33 +401,31 @@ def _compare_with_session(
         subject = f"signature {name!r}: output {key!r}"
         if not fits(np.shape(value), tensor.shape):
             shape = list(np.shape(value))
-            message = f"{subject} is declared as {tensor}, a session gives the shape {shape}"
-            remedy = "clients reshape by the declared shape: remove the wrong set_shape"
-            yield warn(message, remedy)
+            yield warn(
+                f"{subject} is declared as {tensor}, a session gives the shape {shape}",
+                "clients reshape by the declared shape: remove the wrong set_shape",
+            )
         if key not in scores.batch:
             continue  # signature_tensors reports it
         changed, certain = scores.compared(key, value, scores.batch[key])
         if changed and certain and not scores.varies(key)[0]:
-            remedy = (
+            yield judge(
+                f"{subject}: a session gives {changed} from Python",
                 "the two loaders restored different values: "
-                "export again with generic_trainer.training.export_model"
+                "export again with generic_trainer.training.export_model",
             )
-            yield judge(f"{subject}: a session gives {changed} from Python", remedy)
 
 
-def _why_session_fails(
-    model: ModelUnderTest, running: Any, name: str, error: Exception
-) -> tuple[str, str]:
-    """Returns message and remedy."""
+def _session_failure(model: ModelUnderTest, running: Any, name: str, error: Exception) -> Finding:
+    judge = _judge(model, name)
     if untracked := _untracked(model, running, name):
         problem = f"{untracked}, though tf.saved_model.load does: {reason_of(error)}"
-        return f"signature {name!r}: {problem}", _UNTRACKED_REMEDY
-    message = f"signature {name!r} fails in a tf.compat.v1.Session: {reason_of(error)}"
-    remedy = (
+        return judge(f"signature {name!r}: {problem}", _UNTRACKED_REMEDY)
+    return judge(
+        f"signature {name!r} fails in a tf.compat.v1.Session: {reason_of(error)}",
         "BulkInferrer and TF Serving run it so: look at devices, fixed batch sizes, and tables "
-        "that nothing initialises"
+        "that nothing initialises",
     )
-    return message, remedy
 
 
 def _untracked(model: ModelUnderTest, running: Any, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from generic_trainer._core.texts import did_you_mean
-from generic_trainer.validation._check import Finding, Skip, check, fail, note, warn
+from generic_trainer.validation._check import Findings, Skip, check, fail, note, warn
 from generic_trainer.validation._contract import BULK_INFERRER, INFRA_VALIDATOR, SignatureSpec
 from generic_trainer.validation._graph import Graph, node_name, tensors_of
 from generic_trainer.validation._model import PREPROCESSING, ModelUnderTest
@@ -26,8 +26,8 @@ _NOT_IN_JSON = ("complex64", "complex128")
 _NOT_IN_REST = ("float16", "bfloat16", "uint16")
 
 
-@check(after="served_by", needs=("serve_tag",), decided_by="code")
-def signatures_exist(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="served_by", needs="serve_tag", decided_by="code")
+def signatures_exist(model: ModelUnderTest) -> Findings:
     """The model has a signature.
 
     Servers, BulkInferrer and Evaluator call signatures; a model without one loads, but cannot be
@@ -38,16 +38,15 @@ def signatures_exist(model: ModelUnderTest) -> Iterator[Finding]:
     """
     model.facts["signatures"] = list(model.signatures)
     if not model.signatures:
-        message = "the model has no signature (__saved_model_init_op does not count)"
-        remedy = (
+        yield fail(
+            "the model has no signature (__saved_model_init_op does not count)",
             "pass signatures={'serving_default': ...} to the save call, "
-            "or use generic_trainer.training.export_model"
+            "or use generic_trainer.training.export_model",
         )
-        yield fail(message, remedy)
 
 
-@check(needs=("signatures_exist",), decided_by="code")
-def required_signatures(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="signatures_exist", decided_by="code")
+def required_signatures(model: ModelUnderTest) -> Findings:
     """The model has the signatures that the contract names, or else `serving_default`.
 
     Consumers call a model by the name of a signature. If their configuration names none,
@@ -59,22 +58,24 @@ def required_signatures(model: ModelUnderTest) -> Iterator[Finding]:
     """
     contract = model.contract
     actual = list(model.signatures)
-    missing = [spec.name for spec in contract.signature_specs if spec.name not in actual]
-    if missing:
+    if missing := [spec.name for spec in contract.signature_specs if spec.name not in actual]:
         nearest = "".join(did_you_mean(name, actual) for name in missing)
-        message = f"expected the signatures {missing}, found {actual}{nearest}"
-        yield fail(message, "export it, or name others in ServingContract(signatures=...)")
+        yield fail(
+            f"expected the signatures {missing}, found {actual}{nearest}",
+            "export it, or name others in ServingContract(signatures=...)",
+        )
     if contract.signatures or _DEFAULT in actual:
         return
     if contract.only_evaluates and (contract.eval_config is not None or "predict" in actual):
         return  # the Evaluator finds another one, or eval_signatures reports the failure
-    message = f"the model has no signature {_DEFAULT!r}, which consumers call by default: {actual}"
-    remedy = f"export it; if all of them call another one: signatures=({actual[0]!r},)"
-    yield (fail if contract.is_read_by(BULK_INFERRER) else warn)(message, remedy)
+    yield (fail if contract.is_read_by(BULK_INFERRER) else warn)(
+        f"the model has no signature {_DEFAULT!r}, which consumers call by default: {actual}",
+        f"export it; if all of them call another one: signatures=({actual[0]!r},)",
+    )
 
 
-@check(needs=("required_signatures",), decided_by="code")
-def signature_specs(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="required_signatures", decided_by="code")
+def signature_specs(model: ModelUnderTest) -> Findings:
     """The signatures have the names, dtypes and shapes that the contract requires.
 
     A client is compiled against names, dtypes and shapes; another export may silently change any of
@@ -89,29 +90,35 @@ def signature_specs(model: ModelUnderTest) -> Iterator[Finding]:
     for spec in specs:
         signature = model.signatures[spec.name]
         for problem in _deviations(spec, signature):
-            remedy = "change the function behind the signature, or the contract"
-            yield fail(f"signature {spec.name!r}: {problem}", remedy)
-        for kind, name, tensor in signature.tensors:
-            expected = (spec.inputs if kind == "input" else spec.outputs).get(name, "")
-            has_shape = "[" in expected and expected != str(tensor)
-            if has_shape and tensor.is_dense and tensor.shape is None:
+            yield fail(
+                f"signature {spec.name!r}: {problem}",
+                "change the function behind the signature, or the contract",
+            )
+        for kind, name, tensor, expected in _expected(spec, signature):
+            if "[" in expected and tensor.is_dense and tensor.shape is None:
                 message = f"signature {spec.name!r}: {kind} {name!r} should be {expected}"
-                remedy = (
-                    "declare the shape: a tf.TensorSpec of an input, tf.ensure_shape of outputs"
+                yield warn(
+                    f"{message}, and does not declare its shape",
+                    "declare the shape: a tf.TensorSpec of an input, tf.ensure_shape of outputs",
                 )
-                yield warn(f"{message}, and does not declare its shape", remedy)
 
 
 def _deviations(spec: SignatureSpec, signature: Any) -> Iterator[str]:
     if spec.inputs and set(spec.inputs) != set(signature.inputs):
         yield f"expected the inputs {sorted(spec.inputs)}, found {sorted(signature.inputs)}"
-    missing = sorted(set(spec.outputs) - set(signature.outputs))
-    if missing:
+    if missing := sorted(set(spec.outputs) - set(signature.outputs)):
         yield f"expected the outputs {missing}, found {sorted(signature.outputs)}"
-    for kind, name, tensor in signature.tensors:
-        expected = (spec.inputs if kind == "input" else spec.outputs).get(name)
-        if expected is not None and not _is_as(expected, tensor):
+    for kind, name, tensor, expected in _expected(spec, signature):
+        if not _is_as(expected, tensor):
             yield f"{kind} {name!r}: expected {expected}, found {tensor}"
+
+
+def _expected(spec: SignatureSpec, signature: Signature) -> Iterator[tuple[str, str, Tensor, str]]:
+    """Yields kind, name and tensor of what a spec has a requirement on, and the requirement."""
+    for kind, name, tensor in signature.tensors:
+        wanted = spec.inputs if kind == "input" else spec.outputs
+        if name in wanted:
+            yield kind, name, tensor, wanted[name]
 
 
 def _is_as(expected: str, tensor: Tensor) -> bool:
@@ -124,8 +131,8 @@ def _is_as(expected: str, tensor: Tensor) -> bool:
     return [None if dim in ("None", "-1") else int(dim) for dim in listed] == tensor.shape
 
 
-@check(needs=("signatures_exist",), decided_by="code")
-def serialized_input(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="signatures_exist", decided_by="code")
+def serialized_input(model: ModelUnderTest) -> Findings:
     """A signature takes serialized examples as one string input of shape [None].
 
     BulkInferrer wants exactly one input, which is a string; TF Serving's warm-up requests and
@@ -168,8 +175,8 @@ def inferred_signatures(model: ModelUnderTest) -> dict[str, Signature]:
     return {n: s for n, s in called.items() if not n.startswith(PREPROCESSING)} or signatures
 
 
-@check(needs=("signatures_exist",), decided_by="code")
-def batch_dimension(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="signatures_exist", decided_by="code")
+def batch_dimension(model: ModelUnderTest) -> Findings:
     """The first dimension of every input is free, so that batches of any size fit.
 
     A signature with a fixed batch accepts other sizes when called from Python, and fails with
@@ -181,8 +188,8 @@ def batch_dimension(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _unbatched(model, "input", remedy)
 
 
-@check(after="scores", needs=("loads", "signatures_exist"), decided_by="rows")
-def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="scores", needs="loads signatures_exist", decided_by="rows")
+def output_shape(model: ModelUnderTest) -> Findings:
     """The first dimension of every output is the batch: BulkInferrer and Evaluator split by it.
 
     A mean over the batch, or a constant among the outputs, has no row for the example it belongs
@@ -195,7 +202,7 @@ def output_shape(model: ModelUnderTest) -> Iterator[Finding]:
     yield from _unbatched(model, "output", remedy)
 
 
-def _unbatched(model: ModelUnderTest, kind: str, remedy: str) -> Iterator[Finding]:
+def _unbatched(model: ModelUnderTest, kind: str, remedy: str) -> Findings:
     for name, signature in model.serving_signatures.items():
         for its_kind, key, tensor in signature.tensors:
             if its_kind == kind and not tensor.is_batched:
@@ -218,8 +225,8 @@ def _has_rows(model: ModelUnderTest, name: str, output: str) -> bool:
     return len(np.atleast_1d(scored.odd[output])) == min(ODD_ROWS, scored.feed.rows) > 1
 
 
-@check(after="batch_dimension", needs=("signatures_exist",), decided_by="code")
-def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="batch_dimension", needs="signatures_exist", decided_by="code")
+def signature_tensors(model: ModelUnderTest) -> Findings:
     """Inputs and outputs name tensors of the graph, of the dtypes that they declare.
 
     A signature is a list of names. Tools that edit graphs can leave names of removed tensors
@@ -231,8 +238,10 @@ def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
     for name, signature in model.signatures.items():
         judge = fail if name in model.serving_signatures else warn
         for problem in _fed_twice(signature):
-            remedy = "give each input a separate tensor, and pass outputs through tf.identity"
-            yield judge(f"signature {name!r}: {problem}, which servers refuse", remedy)
+            yield judge(
+                f"signature {name!r}: {problem}, which servers refuse",
+                "give each input a separate tensor, and pass outputs through tf.identity",
+            )
         for kind, key, tensor in signature.tensors:
             subject = f"signature {name!r}: {kind} {key!r}"
             named = tensors_of({key: tensor.info})
@@ -242,17 +251,20 @@ def signature_tensors(model: ModelUnderTest) -> Iterator[Finding]:
                 dtypes = []
             if not dtypes:
                 listed = ", ".join(map(repr, named)) or "no tensor"
-                message = f"{subject} names {listed}, which is not in the graph"
-                yield judge(message, "export again: servers feed and fetch tensors by these names")
+                yield judge(
+                    f"{subject} names {listed}, which is not in the graph",
+                    "export again: servers feed and fetch tensors by these names",
+                )
                 continue
             problem = _conflict(model.graph, tensor) if kind == "input" else ""
             if not problem and tensor.is_dense and dtypes[0] not in (None, tensor.dtype):
                 problem = dtypes[0].name
             if problem:
                 # A wrong input is refused; a wrong output may be fine for a client.
-                message = f"{subject} declares {tensor}, in the graph it is {problem}"
-                remedy = "declare what the graph has: clients send and expect what is declared"
-                yield (judge if kind == "input" else warn)(message, remedy)
+                yield (judge if kind == "input" else warn)(
+                    f"{subject} declares {tensor}, in the graph it is {problem}",
+                    "declare what the graph has: clients send and expect what is declared",
+                )
 
 
 def _fed_twice(signature: Signature) -> Iterator[str]:
@@ -276,8 +288,8 @@ def _conflict(graph: Graph, tensor: Tensor) -> str:
     return "" if not dims or fits(dims, tensor.shape) else str(dims)
 
 
-@check(needs=("signatures_exist",), decided_by="code")
-def signature_methods(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="signatures_exist", decided_by="code")
+def signature_methods(model: ModelUnderTest) -> Findings:
     """Signatures to classify, regress and predict have the inputs and outputs of that method.
 
     TF Serving has separate calls for classification and regression, which look for `scores`,
@@ -291,32 +303,31 @@ def signature_methods(model: ModelUnderTest) -> Iterator[Finding]:
         for problem in _method_problems(signature):
             method = signature.proto.method_name
             message = f"signature {name!r} has the method {method!r}: {problem}"
-            remedy = (
+            yield judge(
+                f"{message}; BulkInferrer and TF Serving refuse it",
                 "build it with predict_signature_def, classification_signature_def or "
-                "regression_signature_def of tf.compat.v1.saved_model"
+                "regression_signature_def of tf.compat.v1.saved_model",
             )
-            yield judge(f"{message}; BulkInferrer and TF Serving refuse it", remedy)
 
 
 def _method_problems(signature: Signature) -> Iterator[str]:
     import tensorflow as tf
 
-    # Method → its input and its outputs of strings and of numbers; None for any.
-    methods: dict[str, tuple[str | None, dict[str, Any]]] = {
-        "tensorflow/serving/classify": ("inputs", {"classes": tf.string, "scores": tf.float32}),
-        "tensorflow/serving/regress": ("inputs", {"outputs": tf.float32}),
-        "tensorflow/serving/predict": (None, {}),
+    # Method → its outputs of strings and of numbers; empty for any.
+    methods: dict[str, dict[str, Any]] = {
+        "tensorflow/serving/classify": {"classes": tf.string, "scores": tf.float32},
+        "tensorflow/serving/regress": {"outputs": tf.float32},
+        "tensorflow/serving/predict": {},
     }
-    if signature.proto.method_name not in methods:
+    if (dtypes := methods.get(signature.proto.method_name)) is None:
         yield f"expected one of {', '.join(map(repr, methods))}"
         return
     if not signature.outputs:
         yield "it has no outputs"
-    key, dtypes = methods[signature.proto.method_name]
-    if key is None:
+    if not dtypes:
         return
-    if list(signature.inputs) != [key] or not signature.is_serialized:
-        yield f"expected one input {key!r}, of strings, found {sorted(signature.inputs)}"
+    if list(signature.inputs) != ["inputs"] or not signature.is_serialized:
+        yield f"expected one input 'inputs', of strings, found {sorted(signature.inputs)}"
     outputs = {name: signature.outputs[name] for name in dtypes if name in signature.outputs}
     if not outputs or len(signature.outputs) > len(dtypes):
         expected = " or ".join(map(repr, dtypes))
@@ -335,8 +346,8 @@ def _method_problems(signature: Signature) -> Iterator[str]:
         yield f"expected as many classes as scores, found {sorted(sizes, key=str)}"
 
 
-@check(needs=("signatures_exist",), decided_by="code")
-def composite_tensors(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="signatures_exist", decided_by="code")
+def composite_tensors(model: ModelUnderTest) -> Findings:
     """Signatures take and return dense tensors; ragged and sparse ones cannot be served.
 
     Requests and responses are dense tensors. Ragged and sparse ones, and handles of resources, have
@@ -351,18 +362,28 @@ def composite_tensors(model: ModelUnderTest) -> Iterator[Finding]:
             dtype = tensor.dtype.name if tensor.is_dense else ""
             subject = f"signature {name!r}: {kind} {key!r} is"
             if dtype in _HANDLES:
-                message = f"{subject} a handle of dtype {dtype}, which no request or response holds"
-                yield fail(message, "return the values, and keep resources inside of the model")
+                yield fail(
+                    f"{subject} a handle of dtype {dtype}, which no request or response holds",
+                    "return the values, and keep resources inside of the model",
+                )
             elif dtype in _NOT_IN_JSON:
-                message = f"{subject} {dtype}, which neither REST nor the Evaluator can take"
-                yield warn(message, "return the real and the imaginary part")
+                yield warn(
+                    f"{subject} {dtype}, which neither REST nor the Evaluator can take",
+                    "return the real and the imaginary part",
+                )
             elif kind == "output" and dtype in _NOT_IN_REST and model.contract.may_serve:
-                message = f"{subject} {dtype}: TF Serving answers with an error by REST"
-                yield warn(message, "cast it, or give the last layer dtype='float32'")
+                yield warn(
+                    f"{subject} {dtype}: TF Serving answers with an error by REST",
+                    "cast it, or give the last layer dtype='float32'",
+                )
             elif not dtype:
-                message = f"{subject} not a dense tensor; TF Serving and BulkInferrer fail with it"
-                remedy = "return .to_tensor(), or values and row lengths"
-                yield (fail if name in inferred else warn)(message, remedy)
+                yield (fail if name in inferred else warn)(
+                    f"{subject} not a dense tensor; TF Serving and BulkInferrer fail with it",
+                    "return .to_tensor(), or values and row lengths",
+                )
             elif name in inferred and kind == "output" and str(tensor) == "string[None]":
-                message = f"{subject} {tensor}; BulkInferrer fails with strings of one dimension"
-                yield fail(message, "return tf.expand_dims(strings, 1)", may_be_meant=True)
+                yield fail(
+                    f"{subject} {tensor}; BulkInferrer fails with strings of one dimension",
+                    "return tf.expand_dims(strings, 1)",
+                    may_be_meant=True,
+                )

@@ -2,12 +2,11 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from generic_trainer.validation._check import Finding, Skip, check, warn
+from generic_trainer.validation._check import Finding, Findings, Skip, check, warn
 from generic_trainer.validation._feeds import inputs_of
 from generic_trainer.validation._graph import QUEUES
 from generic_trainer.validation._model import ModelUnderTest
@@ -19,8 +18,8 @@ _FAR = 1_000_000  # from a known integer; as a length of one row it still fits i
 _REMEDY = "a server's memory grows until it is killed: serve without state, or bound it"
 
 
-@check(after="unforeseen_rows", needs=("scores",))
-def state_growth(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="unforeseen_rows", needs="scores")
+def state_growth(model: ModelUnderTest) -> Findings:
     """No table, queue or variable grows with the calls of a signature.
 
     A signature may change state. State that grows with each call fills the server's memory in
@@ -44,7 +43,7 @@ def state_growth(model: ModelUnderTest) -> Iterator[Finding]:
         raise Skip("no signature that consumers call keeps state")
 
 
-def _measured(model: ModelUnderTest, name: str, scored: Scores) -> Iterator[Finding]:
+def _measured(model: ModelUnderTest, name: str, scored: Scores) -> Findings:
     """Compares the state before and after calls, with known rows and new ones."""
     signature = model.loaded.signatures[name]
     call(signature, scored.feed.inputs)

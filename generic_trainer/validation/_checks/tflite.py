@@ -1,12 +1,13 @@
 """Checks of TFLite models, beside a SavedModel or instead of one."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from generic_trainer._core.texts import reason_of
 from generic_trainer.validation._check import (
     FORMATS,
     Finding,
+    Findings,
     Skip,
     check,
     fail,
@@ -25,8 +26,8 @@ _TFMA_FILE = "tflite"  # the only file that TFMA reads for model_type "tf_lite"
 _LOADS_SAVED_MODELS = "it loads a SavedModel: export one as well, or remove the component"
 
 
-@check(after="manifest_matches", needs=("presence",), formats=FORMATS)
-def other_formats(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="manifest_matches", needs="presence", formats=FORMATS)
+def other_formats(model: ModelUnderTest) -> Findings:
     """Every TFLite model is whole, and its ops reach no files.
 
     TFX's Rewriter writes TFLite beside or instead of a SavedModel; the Pusher copies a truncated
@@ -45,14 +46,16 @@ def other_formats(model: ModelUnderTest) -> Iterator[Finding]:
             judge = warn if model.is_saved_model else fail
             yield judge(f"{lite.path}: {lite.problem}", remedy, may_be_meant=True)
         elif refused:
-            message = f"{lite.path} reaches files or the network with {', '.join(refused)}"
-            yield fail(message, f"set ServingContract(allowed_ops=({refused[0]!r},)) if it may")
+            yield fail(
+                f"{lite.path} reaches files or the network with {', '.join(refused)}",
+                f"set ServingContract(allowed_ops=({refused[0]!r},)) if it may",
+            )
         elif lite.may_run:
             yield note(str(lite))
 
 
-@check(needs=("presence",), formats=FORMATS, decided_by="code")
-def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
+@check(needs="presence", formats=FORMATS, decided_by="code")
+def format_consumers(model: ModelUnderTest) -> Findings:
     """Every consumer that the pipeline names can read a model without a SavedModel.
 
     BulkInferrer and InfraValidator load SavedModels only; without this check they would fail after
@@ -72,8 +75,10 @@ def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
     types = {spec.model_type for spec in config.model_specs} if config is not None else set()
     is_there = Path(_TFMA_FILE) in model.files
     if "tf_lite" in types and not is_there:
-        message = f"model_type 'tf_lite' reads the file {_TFMA_FILE!r}, and the export has {kinds}"
-        yield fail(message, f"write the model to fn_args.serving_model_dir/{_TFMA_FILE}")
+        yield fail(
+            f"model_type 'tf_lite' reads the file {_TFMA_FILE!r}, and the export has {kinds}",
+            f"write the model to fn_args.serving_model_dir/{_TFMA_FILE}",
+        )
     elif not any(types) and not (config is None and is_there):
         is_lite = {lite.path for lite in model.tflite_models}.intersection(model.other_format)
         how = "model_type 'tf_lite' in its eval config" if is_lite else "a custom_eval_shared_model"
@@ -83,8 +88,8 @@ def format_consumers(model: ModelUnderTest) -> Iterator[Finding]:
         )
 
 
-@check(after="state_growth", needs=("other_formats", "inputs_read"), formats=FORMATS)
-def format_scores(model: ModelUnderTest) -> Iterator[Finding]:
+@check(after="state_growth", needs="other_formats inputs_read", formats=FORMATS)
+def format_scores(model: ModelUnderTest) -> Findings:
     """TFLite models score rows, without NaN.
 
     A file that is whole may still fail with its first row, so it is run on rows of the eval split.
@@ -125,12 +130,16 @@ def _scored(
                 f"{subject} is not run: TensorFlow's interpreter lacks its ops: {reason}"
             )
         else:
-            remedy = "consumers see this error for such rows; real ones: ServingContract(examples=)"
-            yield judge(f"{subject} with {feed.source}: {reason}", remedy)
+            yield judge(
+                f"{subject} with {feed.source}: {reason}",
+                "consumers see this error for such rows; real ones: ServingContract(examples=)",
+            )
         return 0
     for kind, key, _ in not_finite(outputs):
         if kind == "NaN":
-            message = f"{subject}: output {key!r} has NaN for {feed.source}"
-            yield judge(message, "look for numbers beyond the range of float16 or int8")
+            yield judge(
+                f"{subject}: output {key!r} has NaN for {feed.source}",
+                "look for numbers beyond the range of float16 or int8",
+            )
     yield note(f"{subject} scored {feed.rows} rows of {feed.source}")
     return feed.rows
