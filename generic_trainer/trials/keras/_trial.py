@@ -379,8 +379,32 @@ def _with_old_arguments(init: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         rate = kwargs.pop("lr", learning_rate)
         decay = kwargs.pop("decay", 0)
-        if decay:
-            rate = tf.keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
         init(self, rate, *args, **kwargs)
+        if decay:
+            self.__class__ = _decaying(type(self), decay)
 
     return with_old_arguments
+
+
+def _decaying(kind: Any, decay: float) -> type:
+    """Returns the class of an optimizer whose rate, which may be set, decays within its steps."""
+    steps: list[str] = []
+
+    def rate(self: Any) -> Any:
+        base = kind.learning_rate.fget(self)
+        return base / (1 + decay * tf.cast(self.iterations, tf.float32)) if steps else base
+
+    def step(name: str) -> Callable[..., Any]:
+        def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+            steps.append(name)
+            try:
+                return getattr(kind, name)(self, *args, **kwargs)
+            finally:
+                steps.pop()
+
+        return apply
+
+    names = [name for name in ("apply", "apply_gradients") if hasattr(kind, name)]
+    settable = property(rate, kind.learning_rate.fset)
+    members = {"learning_rate": settable, **{name: step(name) for name in names}}
+    return type(kind.__name__, (kind,), members)
