@@ -85,7 +85,8 @@ class Slots(TensorFlowTrial):
         y = record["x"] @ w + tf.reduce_sum(tf.nn.embedding_lookup(rows, record["whole"]), 1)
         mean = tf1.get_variable("mean", [1], trainable=False, initializer=tf1.zeros_initializer())
         old = mean.read_value()  # once: the update may precede another read
-        update = mean.assign_add(0.1 * (tf.reduce_mean(y, 0) - old))
+        new = 0.9 * old + 0.1 * tf.reduce_mean(y, 0)
+        update = tf.cond(is_training, lambda: mean.assign(new), lambda: old)
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
         error = y - old - record["y"]
         return {{"loss": tf.reduce_mean(error**2), "mae": tf.reduce_mean(tf.abs(error))}}
