@@ -31,6 +31,7 @@ from generic_trainer.trials._pipeline import are_features, signature_spec
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._data import TRAINING, VALIDATION, make_data, weighted
 from generic_trainer.trials.keras._dispatch import Dispatch, numbers_of
+from generic_trainer.trials.keras._means import keras_2_means
 
 if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
@@ -48,7 +49,7 @@ def _eagerly() -> Iterator[None]:
 
     A trial need not be in a `run_fn`, where Keras 2 is left alone already.
     """
-    with distributed.eager_mode(), keras_2_left_alone():
+    with distributed.eager_mode(), keras_2_left_alone(), keras_2_means():
         yield
 
 
