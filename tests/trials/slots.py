@@ -45,17 +45,17 @@ class Slots(TFKerasTrial):
     def keras_callbacks(self):
         return [Told()]
 
-    def read(self, rows):
+    def read(self, rows):  # of 3, one of two workers gets no batch
         data = tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows]))
-        return self.context.wrap_dataset(data).batch(self.context.get_per_slot_batch_size())
+        return self.context.wrap_dataset(data.batch(self.context.get_per_slot_batch_size()))
 
     def build_training_data_loader(self):
         return self.read(24)
 
     def build_validation_data_loader(self):
-        return self.read(21)
+        return self.read(3)
 """
-ARRAYS = KERAS.replace("self.read(24)", "X, Y").replace("self.read(21)", "X[:21], Y[:21]")
+ARRAYS = KERAS.replace("self.read(24)", "X, Y").replace("self.read(3)", "X[:21], Y[:21]")
 PEDL = f"""{_HEAD}
 from generic_trainer.trials.keras import KerasTrial
 
