@@ -83,7 +83,7 @@ class TFKerasController:
         self._training = make_data(training, context, TRAINING)
         self._validation = make_data(validation, context, VALIDATION)
         records = int(context.get_experiment_config().get("records_per_epoch") or 0)
-        per_epoch = records // context.get_global_batch_size()
+        per_epoch = max(records and 1, records // context.get_global_batch_size())
         params = {"verbose": context.fit_options.verbose, "epochs": 1, "steps": per_epoch or None}
         self._callbacks = Dispatch(callbacks, per_epoch, self._model, params)
         self._batches = run.batches_trained
