@@ -19,6 +19,7 @@ from generic_trainer.trials import _pedl
 from generic_trainer.trials._context import NativeContext, fit_to_workers
 from generic_trainer.trials._scripts.start import Init, Start
 from generic_trainer.trials._trial import HorovodContext, HparamsTrial, Trial, TrialRun
+from generic_trainer.trials.errors import InvalidExperimentException
 from generic_trainer.trials.keras._context import TFKerasContext, TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController
 
@@ -329,6 +330,10 @@ class TFKerasNativeContext(TFKerasContext, NativeContext):
         def train() -> None:
             scope.close()
             call = context.train_config
+            if call.validation_data is None:
+                raise InvalidExperimentException(
+                    "Please pass validation_data=... to fit; validation_split has no effect here."
+                )
             parts = (call.training_data, call.validation_data, call.callbacks)
             start(TFKerasController(context, run, *parts, strategy=strategy))
 
