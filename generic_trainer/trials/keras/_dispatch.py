@@ -155,8 +155,9 @@ def _check_epochs(callbacks: Sequence[Any], batches_per_epoch: int) -> None:
             continue
         text = (
             f"{type(callback).__name__} overrides {' and '.join(hooks)}: "
-            "without records_per_epoch, the number of training records, at the top level of the experiment configuration, "
-            "on_epoch_begin is called once, before the first batch, and on_epoch_end never."
+            "without records_per_epoch, the number of training records, at the top level of the "
+            "experiment configuration, on_epoch_begin is called once, before the first batch, and "
+            "on_epoch_end never."
         )
         if isinstance(callback, Callback) and "on_epoch_end" in hooks:
             raise InvalidArgumentsError(text)
