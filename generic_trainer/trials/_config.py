@@ -152,6 +152,7 @@ def _length(value: Any) -> Length:
     units = ("batches", "records", "epochs")
     is_one = isinstance(value, Mapping) and len(value) == 1
     [(unit, count)] = value.items() if is_one else [("batches", value)]
+    count = _whole(count)
     if unit not in units or not is_number(count) or count < 0 or count != int(count):
         expected = ", ".join(f"{{{unit!r}: number}}" for unit in units)
         raise ValueError(f"must be a whole number or one of {expected}, got {describe(value)}")
@@ -165,6 +166,7 @@ _Source = Annotated[
         "weights in the trial, from context.pipeline.base_model)"
     ),
 ]
+_Time = Annotated[None, Expected("left out (max_length, such as {'batches': 1000}, says so here)")]
 _Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 _AboveZero = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
 # More trials or rungs are a typing error, and would fill the memory.
@@ -212,7 +214,10 @@ class Searcher(Section, extra="forbid"):
     mode: Literal["conservative", "standard", "aggressive"] = "standard"
     source_trial_id: _Source = None
     source_checkpoint_uuid: _Source = None
+    time_metric: _Time = None
+    max_time: _Time = None
     train_stragglers: Any = None
+    stop_once: Any = None
 
     def fields(self) -> list[str]:
         """Returns the fields that have a meaning with this name; see `_algorithms`."""
@@ -252,8 +257,8 @@ class Reproducibility(Section):
 
 class Environment(Section):
     environment_variables: Annotated[
-        _Variables | Mapping[Literal["cpu", "gpu"], _Variables],
-        Expected("a list of 'NAME=value', or one each of cpu and gpu"),
+        _Variables | Mapping[Literal["cpu", "cuda", "gpu", "rocm"], _Variables | None],
+        Expected("a list of 'NAME=value', or one each of cpu and gpu, cuda or rocm"),
     ] = ()
 
 
@@ -286,7 +291,7 @@ class ExperimentSettings(Section, extra="forbid"):
     checkpoint_storage: Place = Place()
     data: Mapping[Any, Any] = {}
     data_layer: Place = Place()
-    entrypoint: str | None = None
+    entrypoint: str | Sequence[str] | None = None
     environment: Environment = Environment()
     hyperparameters: Annotated[
         dict[str, Hyperparameter], BeforeValidator(parse_hyperparameters)

@@ -32,6 +32,8 @@ NO_DATASET = (
 
 # Between the seeds of the datasets of a trial: those of further trials are the next numbers.
 _BETWEEN_SEEDS = 1_000_003
+# The name of a Dataset of the records that this process reads.
+_SHARE = "share_of_a_worker"
 
 _logger = logging.getLogger(__name__)
 
@@ -223,18 +225,24 @@ class TrialContext(NamesSuccessors):
         return self.share_of(dataset, shard=shard_dataset)
 
     def share_of(self, dataset: Any, *, shard: bool = True) -> Any:
-        """Returns the records that this process reads of a Dataset, marked as sharded already.
+        """Returns the records that this process reads of a Dataset, marked as sharded.
 
         With `shard`, each of n workers takes every n-th; else they all take all. They take all of
-        global batches, and of values other than Datasets.
+        global batches, and of values other than Datasets. What is marked already stays as it is.
         """
         is_dataset = isinstance(dataset, (tf.data.Dataset, tf.compat.v1.data.Dataset))
-        if self._run.workers == 1 or self.takes_whole_batches or not is_dataset:
+        if self._run.workers == 1 or not is_dataset:
             return dataset
-        if shard:
-            dataset = dataset.shard(self._run.workers, distributed.rank())
+        if distributed.options_of(dataset).dataset_name == _SHARE:
+            return dataset
+        policies = tf.data.experimental.AutoShardPolicy
         options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        options.dataset_name = _SHARE
+        options.experimental_distribute.auto_shard_policy = policies.OFF
+        if self.takes_whole_batches:  # TensorFlow is not to divide them by files
+            options.experimental_distribute.auto_shard_policy = policies.DATA
+        elif shard:
+            dataset = dataset.shard(self._run.workers, distributed.rank())
         return dataset.with_options(options)
 
     @property

@@ -11,7 +11,7 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
@@ -268,7 +268,7 @@ def _defined_trials(module: ModuleType) -> list[type[Any]]:
     ]
 
 
-def chosen_class(module: ModuleType, entrypoint: str | None) -> type[Any]:
+def chosen_class(module: ModuleType, entrypoint: str | Sequence[str] | None) -> type[Any]:
     """Returns the trial class that `entrypoint` names, such as "model_def:MyTrial".
 
     Without one, or where it is a command, as in later releases, it is the only one that the module
@@ -278,10 +278,16 @@ def chosen_class(module: ModuleType, entrypoint: str | None) -> type[Any]:
         ModuleFileError: the module has no class of that name, or several and none is named.
     """
     classes = trial_classes(module) or imported_trials(module)
-    name = (entrypoint or "").rpartition(":")[2].rpartition(".")[2]
-    named: Any = vars(module).get(name)
-    if _is_trial(named):
-        return named  # type: ignore[no-any-return]
+    entrypoint = entrypoint if isinstance(entrypoint, str) else " ".join(entrypoint or ())
+    path = entrypoint.rpartition(":")[2]
+    name = path.rpartition(".")[2]
+    nested: Any = module
+    for part in path.split("."):
+        nested = getattr(nested, part, None)
+    named: Any
+    for named in (nested, vars(module).get(name)):
+        if _is_trial(named):
+            return named  # type: ignore[no-any-return]
     if entrypoint and re.fullmatch(r"[\w.]+:[\w.]+", entrypoint):
         known = [other for other, value in vars(module).items() if _is_trial(value)]
         raise ModuleFileError(

@@ -102,6 +102,7 @@ WRONG = [
         "searcher.budget must have the unit of the length of a trial, batches, got epochs",
     ),
     ({"searcher": {"source_trial_id": 3}}, "source_trial_id must be left out (the model of"),
+    ({"searcher": {"max_time": 9}}, "max_time must be left out (max_length, such as"),
 ]
 
 
@@ -122,7 +123,7 @@ def test_all_problems_are_told_at_once():
 
 def test_numbers_may_be_written_as_texts_and_as_floats():
     config = {"records_per_epoch": 1e3, "reproducibility": {"experiment_seed": "3"}}
-    found = parse_experiment(config, 5)
+    found = parse_experiment({**config, "searcher": {"max_length": {"batches": "5"}}})
     assert (found.records_per_epoch, found.searcher.max_length) == (1000, Length(5))
     assert found.reproducibility.experiment_seed == 3
 
@@ -136,13 +137,14 @@ def test_fields_without_a_meaning_here_are_named_once(caplog):
         "checkpoint_storage": {"type": "gcs"},
         "optimizations": {"gradient_compression": True, "mixed_precision": "O0"},
         "resources": {"agent_label": "", "priority": 3},
-        "searcher": {"name": "single", "max_trials": 5, "max_steps": 3},
+        "searcher": {"name": "single", "max_trials": 5, "max_steps": 3, "stop_once": True},
     }
     log_unused(parse_experiment(config), is_job=False)
     [record] = caplog.records
     assert record.getMessage().endswith(
         ": bind_mounts, checkpoint_storage, optimizations.gradient_compression, "
-        "profiling, resources.priority, searcher.max_trials, workspace"
+        "profiling, resources.priority, searcher.max_trials, searcher.stop_once, "
+        "workspace"
     )
 
 

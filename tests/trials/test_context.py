@@ -126,12 +126,14 @@ def test_slots_that_are_not_there(slots, warns, caplog):
     assert ("slots_per_trial" in caplog.text) == warns
 
 
-def test_batches_of_pedl_are_global():
-    run = TrialRun(1, {}, {"global_batch_size": 10}, 0, slots=2, workers=2, has_global_batches=True)
+@pytest.mark.parametrize(("is_global", "own"), [(True, [0, 1, 2, 3]), (False, [0, 2])])
+def test_a_share_is_taken_once_and_none_of_global_batches_of_pedl(is_global, own):
+    hparams = {"global_batch_size": 10}
+    run = TrialRun(1, {}, hparams, 0, slots=2, workers=2, has_global_batches=is_global)
     found = TrialContext(run)
-    data = tf.data.Dataset.range(4)
-    assert found.share_of(data) is data
-    assert found.get_per_slot_batch_size() == 10
+    data = found.wrap_dataset(found.wrap_dataset(tf.data.Dataset.range(4)).repeat(1))
+    assert [*data.as_numpy_iterator()] == own
+    assert found.get_per_slot_batch_size() == (10 if is_global else 5)
 
 
 def test_stopping():

@@ -76,13 +76,16 @@ class {0}({1}):
         ("model_def:Whole", "Whole"),  # which the module imports
         ("other_name:Small", "Small"),
         ("python3 -m determined.launch.horovod --trial model_def:Whole", "Whole"),
+        (["python3", "-m", "determined.launch.horovod", "--trial", "model_def:Whole"], "Whole"),
+        ("model_def:Trials.Nested", "Whole"),
         ("python3 train.py", "Small"),
         (None, "Small"),
     ],
 )
 def test_the_entrypoint_is_the_class_that_trains(tmp_path, entrypoint, chosen):
     (tmp_path / "base.py").write_text(TRIAL + NAMED.format("Whole", "Base"))
-    source = "from base import Whole\n" + NAMED.format("Small", "Whole")
+    nested = "class Trials:\n    Nested = Whole\n"
+    source = f"from base import Whole\n{nested}" + NAMED.format("Small", "Whole")
     with pytest.raises(OSError, match=f"^{chosen}$"):
         run(load(tmp_path, source), tmp_path, entrypoint=entrypoint)
 

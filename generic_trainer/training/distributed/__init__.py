@@ -47,7 +47,8 @@ __getattr__, __dir__ = lazy_names(
         "_keras": "forget_strategy keep_metrics_in_worker_0 make_strategy",
         "_runtime": "agree_to_stop barrier eager_mode explained_failures rank runtime size",
         "_graphs": "any_wants averaging_optimizers start_session_alike sum_in_session",
-        "_shares": "at_least_a_row is_own number_of_rows share_of share_of_rows without_length",
+        "_shares": "at_least_a_row is_own number_of_rows options_of share_of share_of_rows "
+        "without_length",
         "_strategy": "DataParallelStrategy",
     },
 )

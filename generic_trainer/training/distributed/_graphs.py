@@ -28,6 +28,7 @@ _logger = logging.getLogger(__name__)
 
 _tf1 = tf.compat.v1
 _ASSIGNS = ("Assign", "ResourceScatter", "Scatter")
+_PASSES = ("Enter", "Identity", "Switch")
 
 
 @contextlib.contextmanager
@@ -115,10 +116,23 @@ def averaging_optimizers(rows: Any = None) -> Iterator[Callable[[Any], tf.Operat
 
 def _is_assigned(variable: Any) -> bool:
     """Returns whether an operation other than its initializer changes a variable."""
-    return any(
-        operation.type.startswith(_ASSIGNS) and operation is not variable.initializer
-        for operation in variable.op.outputs[0].consumers()
-    )
+    return _is_changed(variable.op.outputs[0], variable.initializer)
+
+
+def _is_changed(handle: Any, initializer: Any) -> bool:
+    for operation in handle.consumers():
+        if operation.type.startswith(_ASSIGNS) and operation is not initializer:
+            return True
+        is_passed = operation.type.removeprefix("Ref") in _PASSES  # into one of TensorFlow 1
+        if is_passed and any(_is_changed(output, initializer) for output in operation.outputs):
+            return True
+        attributes = operation.node_def.attr
+        if any(attribute.HasField("func") for attribute in attributes.values()):  # a `tf.cond`
+            unchanged = attributes["_read_only_resource_inputs"].list.i
+            names = [tensor.name for tensor in operation.inputs]
+            if any(name == handle.name and i not in unchanged for i, name in enumerate(names)):
+                return True
+    return False
 
 
 # ---- sessions ------------------------------------------------------------------------------------

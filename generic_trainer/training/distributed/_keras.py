@@ -110,7 +110,8 @@ def _mean_logs(
     of_all = [each for each in of_all if each["rows"]] or of_all
     means: dict[str, float] = {}
     names: dict[str, str] = {}
-    for name in numbers:
+    # A worker without batches has no logs, but takes the same decisions.
+    for name in numbers or dict.fromkeys(name for each in of_all for name in each["numbers"]):
         having = [each for each in of_all if name in each["numbers"]]
         if having:
             rows = [max(1, each["rows"]) for each in having]

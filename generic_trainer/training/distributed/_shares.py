@@ -83,11 +83,15 @@ def is_own(data: Any) -> bool:
     """Returns whether data are a dataset that, by its sharding policy, only this worker reads."""
     if not isinstance(data, tf.data.Dataset):
         return False
+    return bool(options_of(data).experimental_distribute.auto_shard_policy == _OFF)
+
+
+def options_of(dataset: Any) -> tf.data.Options:
+    """Returns the options of a dataset."""
     with warnings.catch_warnings():
         # In a graph, TensorFlow warns that the options may have been changed.
         warnings.simplefilter("ignore", UserWarning)
-        policy = data.options().experimental_distribute.auto_shard_policy
-    return bool(policy == _OFF)
+        return dataset.options()
 
 
 def without_length(data: Any) -> Any:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 from generic_trainer._core.files import gfile, is_remote
 from generic_trainer.errors import ConfigurationError, ExportError
@@ -63,9 +63,10 @@ def submit(
     name, directory = new_results(config, "experiment")
     checked = check_fields(config)
     options = checked.resources.ray
-    kind: Literal["cpu", "gpu"] = "gpu" if options.get("entrypoint_num_gpus") else "cpu"
-    variables = checked.environment.environment_variables
-    listed = variables.get(kind, ()) if isinstance(variables, Mapping) else variables
+    kinds = ("gpu", "cuda", "rocm") if options.get("entrypoint_num_gpus") else ("cpu",)
+    variables: Any = checked.environment.environment_variables
+    if isinstance(variables, Mapping):
+        variables = [each for kind in kinds for each in variables.get(kind) or ()]
     own = {_EXPERIMENT: json.dumps({"config": config, "directory": directory})}
     os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")  # as in Determined
     ignored = folder / _IGNORE_FILE
@@ -76,7 +77,7 @@ def submit(
         runtime_env={
             "working_dir": str(folder),
             "excludes": [*_ALWAYS_IGNORED, *patterns],
-            "env_vars": {**dict(variable.split("=", 1) for variable in listed), **own},
+            "env_vars": {**dict(variable.split("=", 1) for variable in variables), **own},
         },
         metadata={"description": str(config.get("description", ""))},
         **options,

@@ -25,6 +25,7 @@ from generic_trainer.trials._trial import (
     TrialRun,
     current,
     current_run,
+    downloaded,
     sole_trial,
 )
 from generic_trainer.user_code import is_importing
@@ -135,6 +136,7 @@ def create(
         if isinstance(begun, str):
             return begun
         run, start = begun
+        run = downloaded(trial_def, run)
         with current(run):
             start(trial_def.open_controller(run))
     finally:
@@ -208,6 +210,9 @@ def _begin(*given: Any, mode: Mode | str | None) -> tuple[TrialRun, Start] | str
         return job.submit(config, context_dir, command, master_url)
     directory = None if is_test else job.new_results(config, "local")[1]
     run = sole_trial(config)
+    if directory is not None:  # where `run_trials` writes
+        logs = os.path.join(directory, "model_run", "trials", str(run.trial_id))
+        run = dataclasses.replace(run, log_dir=logs)
     return run, functools.partial(_train_here, run, directory)
 
 

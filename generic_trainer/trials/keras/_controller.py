@@ -31,10 +31,12 @@ from generic_trainer.trials._pipeline import are_features, signature_spec
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.trials.keras._data import TRAINING, VALIDATION, make_data, weighted
 from generic_trainer.trials.keras._dispatch import Dispatch, numbers_of
+from generic_trainer.trials.keras._means import keras_2_means
 
 if TYPE_CHECKING:
     from generic_trainer.trials.keras._context import TFKerasContext
 
+_NO_BATCH = f"{VALIDATION}: the validation data have no batch"
 _LONE_INPUT = "inputs"  # the name of a single one in the export
 # What Keras calls inputs that the user has not named; it counts them, so they differ by chance.
 _UNNAMED = re.compile(r"(keras_tensor|input|.*_input)(_\d+)?")
@@ -48,7 +50,7 @@ def _eagerly() -> Iterator[None]:
 
     A trial need not be in a `run_fn`, where Keras 2 is left alone already.
     """
-    with distributed.eager_mode(), keras_2_left_alone():
+    with distributed.eager_mode(), keras_2_left_alone(), keras_2_means():
         yield
 
 
@@ -81,7 +83,7 @@ class TFKerasController:
         self._training = make_data(training, context, TRAINING)
         self._validation = make_data(validation, context, VALIDATION)
         records = int(context.get_experiment_config().get("records_per_epoch") or 0)
-        per_epoch = records // context.get_global_batch_size()
+        per_epoch = max(records and 1, records // context.get_global_batch_size())
         params = {"verbose": context.fit_options.verbose, "epochs": 1, "steps": per_epoch or None}
         self._callbacks = Dispatch(callbacks, per_epoch, self._model, params)
         self._batches = run.batches_trained
@@ -142,7 +144,7 @@ class TFKerasController:
                 if testing.batches or next(iter(data), None) is not None:
                     raise
         if not any(distributed.gather(testing.batches)):
-            raise ModuleFileError(f"{VALIDATION}: the validation data have no batch")
+            raise ModuleFileError(_NO_BATCH)
         if not is_keras_3(self._model):  # Keras 3 does so itself
             results = self._of_all_slots(results)
         metrics = {f"val_{name}": value for name, value in numbers_of(results).items()}
@@ -299,9 +301,8 @@ class TFKerasController:
         if is_keras_3(self._model):
             return internals.KERAS_3_RESULTS.of(self._model)(logs)  # type: ignore[no-any-return]
         results = self._model.get_metrics_result()
-        if results.keys() == logs.keys():
-            return results  # type: ignore[no-any-return]
-        return average([numbers_of(logs)])
+        means = average([numbers_of(logs)] if logs else [])
+        return results if results.keys() == means.keys() else means
 
     @property
     def _trained(self) -> int:
@@ -311,10 +312,18 @@ class TFKerasController:
 
     def _sample(self) -> tuple[Any, ...]:
         """Returns a batch (x, y, ...); reading validation data disturbs nothing."""
-        for batch in self._validation.validation().take(1):
-            self._validation.close()
-            return batch if isinstance(batch, tuple) else (batch,)
-        raise ModuleFileError(f"{VALIDATION}: the validation data have no batch")
+        data = self._validation.validation()
+        batch = next(iter(data.take(1)), None)
+        self._validation.close()
+        if batch is None:
+            if self._run.workers == 1:
+                raise ModuleFileError(_NO_BATCH)
+            # Other workers have batches; `validate` has seen to that.
+            batch = tf.nest.map_structure(
+                lambda spec: tf.zeros([size or 1 for size in spec.shape], spec.dtype),
+                data.element_spec,
+            )
+        return batch if isinstance(batch, tuple) else (batch,)
 
     def _note_stop(self) -> None:
         if self._model.stop_training:

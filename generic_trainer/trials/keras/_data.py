@@ -152,10 +152,11 @@ def _arrays(data: tuple[Any, ...], context: TFKerasContext, loader: str) -> Data
         raise _no_data(data, loader, f": {error}") from error
     size = context.get_per_slot_batch_size()
     whole = context.get_global_batch_size()
-    if count < whole:
+    least = whole if loader == TRAINING else 1
+    if count < least:
         raise CheckFailedError(
-            f"{loader}: the data must have at least as many records as a batch, but have "
-            f"{count}, and the batch size is {whole}"
+            f"{loader}: the data must have at least {least} records"
+            f"{' as a batch has' if loader == TRAINING else ''}, but have {count}"
         )
 
     def batch(number: tf.Tensor, is_whole: bool) -> Any:  # far faster than `batch` of the slices
@@ -171,7 +172,7 @@ def _arrays(data: tuple[Any, ...], context: TFKerasContext, loader: str) -> Data
     batches = count // whole * (whole // size)
     training = tf.data.Dataset.range(batches)
     if context.fit_options.shuffle:  # in the same order on all workers
-        training = training.shuffle(batches, seed=context.get_trial_seed())
+        training = training.shuffle(max(1, batches), seed=context.get_trial_seed())
     training = training.shard(workers, rank)
     validation = tf.data.Dataset.range(-(-count // size))
     # Stateful layers of Keras 3 need a size that is known.

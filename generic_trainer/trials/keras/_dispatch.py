@@ -76,7 +76,7 @@ class Dispatch:
     def batch_begin(self, total: int) -> None:
         """Tells that a batch begins, after `total` others; and an epoch with it, if one does."""
         epoch, batch = self._position(total)
-        if self._batches_per_epoch and batch == 0:
+        if batch == 0:  # also of the only epoch, where its length is unknown
             self.call("on_epoch_begin", epoch, {})
         self.call("on_train_batch_begin", batch, {})
 
@@ -154,9 +154,10 @@ def _check_epochs(callbacks: Sequence[Any], batches_per_epoch: int) -> None:
         if batches_per_epoch or not hooks:
             continue
         text = (
-            f"{type(callback).__name__} overrides {' and '.join(hooks)}, never called without "
-            "records_per_epoch, the number of training records, at the top level of the experiment "
-            "configuration."
+            f"{type(callback).__name__} overrides {' and '.join(hooks)}: "
+            "without records_per_epoch, the number of training records, at the top level of the "
+            "experiment configuration, on_epoch_begin is called once, before the first batch, and "
+            "on_epoch_end never."
         )
         if isinstance(callback, Callback) and "on_epoch_end" in hooks:
             raise InvalidArgumentsError(text)

@@ -19,6 +19,7 @@ from generic_trainer.trials import _pedl
 from generic_trainer.trials._context import NativeContext, fit_to_workers
 from generic_trainer.trials._scripts.start import Init, Start
 from generic_trainer.trials._trial import HorovodContext, HparamsTrial, Trial, TrialRun
+from generic_trainer.trials.errors import InvalidExperimentException
 from generic_trainer.trials.keras._context import TFKerasContext, TFKerasTrialContext
 from generic_trainer.trials.keras._controller import TFKerasController
 
@@ -329,6 +330,10 @@ class TFKerasNativeContext(TFKerasContext, NativeContext):
         def train() -> None:
             scope.close()
             call = context.train_config
+            if call.validation_data is None:
+                raise InvalidExperimentException(
+                    "Please pass validation_data=... to fit; validation_split has no effect here."
+                )
             parts = (call.training_data, call.validation_data, call.callbacks)
             start(TFKerasController(context, run, *parts, strategy=strategy))
 
@@ -379,8 +384,32 @@ def _with_old_arguments(init: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         rate = kwargs.pop("lr", learning_rate)
         decay = kwargs.pop("decay", 0)
-        if decay:
-            rate = tf.keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
         init(self, rate, *args, **kwargs)
+        if decay:
+            self.__class__ = _decaying(type(self), decay)
 
     return with_old_arguments
+
+
+def _decaying(kind: Any, decay: float) -> type:
+    """Returns the class of an optimizer whose rate, which may be set, decays within its steps."""
+    steps: list[str] = []
+
+    def rate(self: Any) -> Any:
+        base = kind.learning_rate.fget(self)
+        return base / (1 + decay * tf.cast(self.iterations, tf.float32)) if steps else base
+
+    def step(name: str) -> Callable[..., Any]:
+        def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+            steps.append(name)
+            try:
+                return getattr(kind, name)(self, *args, **kwargs)
+            finally:
+                steps.pop()
+
+        return apply
+
+    names = [name for name in ("apply", "apply_gradients") if hasattr(kind, name)]
+    settable = property(rate, kind.learning_rate.fset)
+    members = {"learning_rate": settable, **{name: step(name) for name in names}}
+    return type(kind.__name__, (kind,), members)

@@ -23,8 +23,9 @@ class Callback(tf.keras.callbacks.Callback):
 
     1. Validation does not end an epoch: `on_test_end` gets its metrics, `val_` before their names,
        and its changes to them are reported.
-    2. An epoch is `records_per_epoch // global_batch_size` batches. `on_epoch_end` always gets an
-       empty dict. Overriding it without `records_per_epoch` in the configuration is an error.
+    2. An epoch is `records_per_epoch // global_batch_size` batches, at least one. `on_epoch_end`
+       always gets an empty dict. Overriding it without `records_per_epoch` in the configuration is
+       an error; then `on_epoch_begin` is called once, before the first batch.
     3. `model.stop_training = True` ends training after the workload, with a checkpoint.
     """
 

@@ -20,6 +20,7 @@ TRIALS = {
     "TensorFlow": slots.GRAPH,
     "estimator": slots.ESTIMATOR_TRIAL,
     "PEDL": slots.PEDL,
+    "step of Keras 2": slots.STEP,
 }
 
 
@@ -67,19 +68,23 @@ def assert_alike(actual: Job, expected: Job) -> None:
         ("Keras", 2),
         ("TensorFlow", 2),
         pytest.param("PEDL", 2, marks=pytest.mark.campaign("launchers", "training", "trials")),
+        pytest.param(
+            *("step of Keras 2", 2), marks=pytest.mark.campaign("launchers", "training", "trials")
+        ),
         pytest.param("arrays", 4, marks=pytest.mark.campaign("launchers", "training", "trials")),
         pytest.param("estimator", 2, marks=pytest.mark.campaign("launchers", "training", "trials")),
     ],
 )
 def test_several_slots_train_as_one(run: Run, kind: str, size: int) -> None:
-    job = run(TRIALS[kind], size)
-    if kind not in ("TensorFlow", "PEDL"):  # which have no context
+    fields = {"env": {"TF_USE_LEGACY_KERAS": "1"}} if kind == "step of Keras 2" else {}
+    job = run(TRIALS[kind], size, **fields)
+    if kind in ("Keras", "arrays", "estimator"):  # which have a context
         assert {*told(job, "place:")} == {f"{rank} {size} {rank} 1" for rank in range(size)}
         assert {*told(job, "checkpoint:")} == {"True"}
     if kind == "estimator":
         assert {*told(job, "slots:")} == {"2"}
     assert jobs.exported(job) == ["Format-Serving"]
-    alone = run(TRIALS[kind], 1)
+    alone = run(TRIALS[kind], 1, **fields)
     assert_alike(job, alone)
     assert told(job, "checkpoint:") == told(alone, "checkpoint:")  # of one of the workers
 

@@ -218,11 +218,14 @@ def test_a_callback_that_needs_epochs(open_trial, caplog):
     assert "Plain overrides on_epoch_end" in caplog.text
     caplog.clear()
     for kind in (callbacks.Callback, tf.keras.callbacks.Callback):
-        beginning = type("Beginning", (kind,), {"on_epoch_begin": lambda *_: None})
-        open_trial(callbacks=[beginning()])
+        begun = []
+        begin = {"on_epoch_begin": lambda _, epoch, logs, begun=begun: begun.append(epoch)}
+        open_trial(callbacks=[type("Beginning", (kind,), begin)()]).train(2)
+        assert begun == [0]
         assert "Beginning overrides on_epoch_begin" in caplog.text
         caplog.clear()
-    open_trial(callbacks=[Ours(), Plain(), callbacks.EarlyStopping()], config=EPOCHS)
+    for config in (EPOCHS, {"records_per_epoch": 1}):  # fewer than a batch are an epoch too
+        open_trial(size=2, callbacks=[Ours(), Plain(), callbacks.EarlyStopping()], config=config)
     ours = [callbacks.EarlyStopping(), callbacks.ReduceLROnPlateau(), callbacks.TensorBoard()]
     open_trial(callbacks=ours)
     assert "on_epoch" not in caplog.text

@@ -53,9 +53,15 @@ class Four(OneWeight):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_fewer_records_than_a_batch(open_trial, role):
-    small = type("Small", (Four,), {role: lambda self: (X, X)})
-    with pytest.raises(CheckFailedError, match=rf"{role}: .* have 3, and the batch size is 4"):
+    rows = X if role == "build_training_data_loader" else X[:0]
+    small = type("Small", (Four,), {role: lambda self: (rows, rows)})
+    with pytest.raises(CheckFailedError, match=rf"{role}: .*, but have {len(rows)}"):
         open_trial(small, size=4)
+
+
+def test_validation_data_may_be_fewer_than_a_batch(open_trial):
+    small = type("Small", (Four,), {"build_validation_data_loader": lambda self: (X, 2 * X)})
+    assert open_trial(small, size=4, slots=2).validate()["val_loss"] == pytest.approx(56 / 3)
 
 
 @pytest.mark.parametrize("role", ROLES)

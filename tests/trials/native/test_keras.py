@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from generic_trainer.trials.native import Mode, keras
+from generic_trainer.trials import get_download_data_dir
+from generic_trainer.trials.keras import KerasTrial
+from generic_trainer.trials.native import InvalidExperimentException, Mode, experimental, keras
 
 CONFIG = {"hyperparameters": {"global_batch_size": 2, "rate": 0.1}}
 X = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
@@ -47,6 +49,32 @@ def test_fit_trains_one_batch_and_validates_once(arguments, tmp_path, monkeypatc
     # One step by hand: the gradient of ((0 - 2)² + (0 - 4)²) / 2 at w = 0 is -10.
     assert model.get_weights()[0] == pytest.approx(1.0)
     assert os.listdir(tmp_path) == []
+
+
+def test_fit_needs_validation_data():
+    model = make_model(keras.init(CONFIG, local=True, test=True))
+    with pytest.raises(InvalidExperimentException, match="pass validation_data"):
+        model.fit(X, X, validation_split=0.5)
+
+
+def download_data(experiment_config, hparams):
+    return "a directory"
+
+
+def make_data_loaders(experiment_config, hparams):
+    assert get_download_data_dir() == "a directory"
+    return (X, X), (X, X)
+
+
+class Downloaded(KerasTrial):
+    def build_model(self, hparams):
+        model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+
+def test_data_of_pedl_are_downloaded():
+    experimental.test_one_batch(Downloaded, CONFIG)
 
 
 def test_a_model_that_failed_is_not_trained_on(tmp_path):

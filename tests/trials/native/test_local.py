@@ -75,7 +75,9 @@ def test_one_batch_and_one_pass(monkeypatch, tmp_path):
 
 def test_a_trial_is_trained_here(tmp_path):
     config = {**CONFIG, "checkpoint_storage": {"host_path": str(tmp_path)}}
-    train(estimator.init(config, local=True))
+    context = estimator.init(config, local=True)
+    train(context)
+    assert {"training", "validation"} <= {*os.listdir(context.get_tensorboard_path())}
     experimental.create(OneWeight, config, local=True, test=False)
     for folder in tmp_path.iterdir():
         [trial] = json.loads((folder / "model_run" / "trials.json").read_text())

@@ -95,7 +95,7 @@ def test_by_position_in_the_first_form(ray_head, code, by_position):
 
 def test_what_a_configuration_says_to_ray(ray_head, code):
     config = {
-        "environment": {"environment_variables": {"cpu": [], "gpu": ["A=1", "B=x=y"]}},
+        "environment": {"environment_variables": {"cpu": None, "cuda": ["A=1", "B=x=y"]}},
         "resources": {"ray": {"entrypoint_num_gpus": 1}},
         "checkpoint_storage": {"type": "gcs", "bucket": "models", "prefix": "mnist/"},
         "hyperparameters": {"rate": Log(-4, -1, base=10), "kind": Categorical(["a", "b"])},
