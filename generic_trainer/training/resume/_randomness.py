@@ -159,7 +159,7 @@ class Unsaved:
 
     def __init__(self) -> None:
         """Looks at the variables and functions of this process before the step."""
-        self._logged: set[tuple[str, int]] = set()  # subjects and variables
+        self._logged: set[tuple[str, int]] = set()  # messages and `id`s of variables
         self._functions = set(internals.TF_EAGER_CONTEXT.get()().list_function_names())
         self._before = {
             id(variable): (weakref.ref(variable), _sample(variable)) for variable in _alive()
@@ -185,9 +185,7 @@ class Unsaved:
                 " before you make them; elsewhere, draw with a tf.random.Generator.",
                 ", ".join(places),
             )
-        alive = _alive()
-        self._log_data(alive, of_data)
-        self._log_variables(_others(alive, saved))
+        self._log(_alive(), saved, of_data)
 
     def log_of_epoch(self, saved: Iterable[Any], of_data: Sequence[tf.Tensor]) -> None:
         """Logs after an epoch the variables that only its end changes, as callbacks do.
@@ -199,52 +197,42 @@ class Unsaved:
             of_data: likewise.
         """
         alive = [variable for held, _ in self._before.values() if (variable := held()) is not None]
-        self._log_data(alive, of_data)
-        self._log_variables(_others(alive, saved))
+        self._log(alive, saved, of_data)
 
-    def _log_data(self, alive: list[Any], handles: Sequence[tf.Tensor]) -> None:
+    def _log(self, alive: list[Any], saved: Iterable[Any], of_data: Sequence[tf.Tensor]) -> None:
         # Data are read ahead of the steps, and some of them once more by a resumed fit.
-        ids = {*map(id, handles)}
+        ids = {*map(id, of_data)}
+        self._warn(
+            "If this fit is resumed, it reads other values than it would have, because functions "
+            "of its data use these variables, which change: %s. Draw there with stateless ops, "
+            "such as tf.random.stateless_uniform, from seeds of tf.data.Dataset.counter, and "
+            "change data in the steps of the model.",
+            [variable for variable in alive if id(_handle(variable)) in ids],
+        )
+        unsaved = _others(alive, saved)
+        queues = [variable for variable in unsaved if isinstance(variable, tf.queue.QueueBase)]
+        self._warn(
+            "If this fit is resumed, these variables start anew, because they are attributes "
+            "neither of the model nor of a callback: %s. Assign them, or the object that has them, "
+            "to an attribute of the model.",
+            [variable for variable in unsaved if not isinstance(variable, tf.queue.QueueBase)],
+        )
+        self._warn(
+            "If this fit is resumed, these queues start anew, because nothing can save them: %s. "
+            "Keep their elements in variables of the model.",
+            queues,
+        )
+
+    def _warn(self, message: str, variables: list[Any]) -> None:
+        """Logs a message with the names of those that have changed, each once."""
         changed = [
             variable
-            for variable in (alive if ids else ())
-            if id(_handle(variable)) in ids and self._has_changed(variable)
+            for variable in variables
+            if (message, id(variable)) not in self._logged and self._has_changed(variable)
         ]
-        if new := self._not_logged("data", changed):
-            _logger.warning(
-                "If this fit is resumed, it reads other values than it would have, because "
-                "functions of its data use these variables, which change: %s. Draw there with "
-                "stateless ops, such as tf.random.stateless_uniform, from seeds of "
-                "tf.data.Dataset.counter, and change data in the steps of the model.",
-                ", ".join(new),
-            )
-
-    def _log_variables(self, unsaved: list[Any]) -> None:
-        changed: list[Any] = []
-        queues: list[Any] = []
-        for variable in unsaved:
-            if self._has_changed(variable):
-                is_queue = isinstance(variable, tf.queue.QueueBase)
-                (queues if is_queue else changed).append(variable)
-        if new := self._not_logged("fit", changed):
-            _logger.warning(
-                "If this fit is resumed, these variables start anew, because they are attributes "
-                "neither of the model nor of a callback: %s. Assign them, or the object that has "
-                "them, to an attribute of the model.",
-                ", ".join(new),
-            )
-        if new_queues := self._not_logged("fit", queues):
-            _logger.warning(
-                "If this fit is resumed, these queues start anew, because nothing can save them: "
-                "%s. Keep their elements in variables of the model.",
-                ", ".join(new_queues),
-            )
-
-    def _not_logged(self, subject: str, variables: list[Any]) -> list[str]:
-        """Returns the names of those that no message about a subject has named before."""
-        new = [variable for variable in variables if (subject, id(variable)) not in self._logged]
-        self._logged |= {(subject, id(variable)) for variable in new}
-        return sorted({*map(_name, new)})
+        if changed:
+            self._logged |= {(message, id(variable)) for variable in changed}
+            _logger.warning(message, ", ".join(sorted({*map(_name, changed)})))
 
     def _is_new(self, variable: Any) -> bool:
         held, _ = self._before.get(id(variable), (None, None))
