@@ -45,10 +45,9 @@ class Draws:
         """Returns plain data for a checkpoint."""
         return {"start": self._start, "ends": dict(self._ends)}
 
-    def restore(self, values: dict[str, Any] | None) -> None:
-        """Takes the result of `values`; None for a checkpoint without one."""
-        if values:
-            self._start, self._ends = values["start"], dict(values["ends"])
+    def restore(self, values: dict[str, Any]) -> None:
+        """Takes the result of `values`."""
+        self._start, self._ends = values["start"], dict(values["ends"])
 
     def begin_pass(self, iterator: Any, *, is_replayed: bool) -> None:
         """Notes the state, or in a replay sets it, before a new iterator is read."""

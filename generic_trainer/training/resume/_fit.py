@@ -403,11 +403,11 @@ class Resume(OfEitherKeras):
             raise end_of_data()
         saved = self._fit.state.saved
         with self._closed_by_errors(), self._changes.explained(saved, self._restored):
-            is_computed, logs = self._unsaved is not None or self._changes.lacks_variables, None
-            if is_computed:
+            if self._unsaved is not None or self._changes.lacks_variables:
                 with self._noting(saved):
-                    logs = self._function(iterator)
-            self._logs = replay.logs(logs, is_computed=is_computed)
+                    computed = self._function(iterator)
+                replay.step_ends(computed)
+            self._logs = replay.logs
         return self._logs
 
     @contextlib.contextmanager
@@ -439,8 +439,8 @@ class Resume(OfEitherKeras):
         restored = self._changes.restored(saved, self._restored, is_done=is_done)
         with restored, fitting(self._restored):
             self._fit.state.read()
-            set_attributes(self.model, saved.get("attributes", {}))
-            if saved.get("is_made_anew"):  # with these attributes
+            set_attributes(self.model, saved["attributes"])
+            if saved["is_made_anew"]:  # with these attributes
                 self.model.make_train_function(force=True)
                 self._take_steps()
             self._callback_state.assign(saved["callbacks"], self._restored, is_chief())

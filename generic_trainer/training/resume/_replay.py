@@ -51,6 +51,8 @@ class Replay:
 
     Attributes:
         goal: the position of the checkpoint, at which it ends.
+        logs: what the last step before the checkpoint has returned, which may end an epoch; None
+            until a step is computed.
         path: of the checkpoint.
         muting: what keeps `fit` from evaluating, and other callbacks from being called; closed at
             the end.
@@ -81,12 +83,12 @@ class Replay:
         self._model = model
         self._state = state
         self._draws = draws
-        self._logs: Any = None
+        self.logs: Any = None
         self._reads_all = False  # of the current iterator
         with fitting(self.path):
             self.goal = Position(**saved.metadata)
             state.read_weights(self.path)
-            draws.restore(state.saved.get("draws"))
+            draws.restore(state.saved["draws"])
         known = (self.goal.epochs, params["epochs"]), (self.goal.of_epoch, params.get("steps"))
         if any(None not in (then, now) and then != now for then, now in known):
             raise data_differ()
@@ -109,17 +111,10 @@ class Replay:
         within = shuffles_within_a_pass(iterator, self.goal.done)
         self._reads_all = within or self._draws.reads_all
 
-    def logs(self, computed: Any, *, is_computed: bool) -> Any:
-        """Returns what the last step before the checkpoint has returned: it may end an epoch.
-
-        Args:
-            computed: what a computed step has returned, whose structure the logs get.
-            is_computed: whether it is such a step.
-        """
-        if is_computed:
-            with fitting(self.path):
-                self._logs = logs_like(computed, self._state.saved["logs"])
-        return self._logs
+    def step_ends(self, computed: Any) -> None:
+        """Takes what a computed step has returned, whose structure the logs get."""
+        with fitting(self.path):
+            self.logs = logs_like(computed, self._state.saved["logs"])
 
     def ends_epoch(self, position: Position) -> bool:
         """Returns whether the current epoch has no more steps than those that are done."""
