@@ -79,8 +79,6 @@ class _Fit:
             because to start one waits until it runs, up to 5 ms if others hold the interpreter.
         stop: the step after which all workers stop.
         schedule: of the checkpoints.
-        lacking: batches that the data may lack in an execution of several steps: Keras 3 counts
-            whole ones, also if the data end within the last one.
         state: of the model.
         draws: of the data.
     """
@@ -90,7 +88,6 @@ class _Fit:
     notes: concurrent.futures.Executor
     stop: CommonStep
     schedule: Schedule
-    lacking: int
     state: ModelState
     draws: Draws
 
@@ -184,7 +181,6 @@ class Resume(OfEitherKeras):
                 notes=opened.enter_context(concurrent.futures.ThreadPoolExecutor(1, "notes")),
                 stop=opened.enter_context(contextlib.closing(CommonStep(strategy))),
                 schedule=opened.enter_context(contextlib.closing(self._schedule_for(strategy))),
-                lacking=self.model.steps_per_execution - 1 if is_keras_3(self.model) else 0,
                 state=ModelState(self.model, self._others),
                 draws=Draws(self.model),
             )
@@ -239,7 +235,7 @@ class Resume(OfEitherKeras):
             self._unsaved_attributes.begin()
         elif replay is not None and not self._changes.lacks_variables:
             is_first = not position.consumed
-            count = replay.skip(self._iterator, count, self._fit.lacking, is_first=is_first)
+            count = replay.skip(self._iterator, count, is_first=is_first)
         self._changes.lacks_variables = False
         position.consumed += count
         position.batches = batch + 1
@@ -339,11 +335,10 @@ class Resume(OfEitherKeras):
             self._nan_watch.waits = any(
                 getattr(member, "restore_best_weights", False) for member in members
             )
-            bars = [
-                member for member in members if is_class_of_keras(type(member), "ProgbarLogger")
-            ]
             others = [
-                member for member in members[:-1] if member not in bars and not is_progress(member)
+                member
+                for member in members[:-1]
+                if not (is_progress(member) or is_class_of_keras(type(member), "ProgbarLogger"))
             ]
             self._others += [member for member in others if not is_optional(member)]
             backs_up = any(is_class_of_keras(type(each), "BackupAndRestore") for each in others)
@@ -429,7 +424,7 @@ class Resume(OfEitherKeras):
     def _end_replay(self, replay: Replay) -> None:
         goal, consumed = replay.goal, self._position.consumed
         self._position, self._replay = goal, None
-        replay.end(self._iterator, consumed, self._fit.lacking)
+        replay.end(self._iterator, consumed)
         self._restore()  # last, because reading batches again draws from the generators
         self.model.stop_training = goal.stopped or goal.done
         self._fit.schedule.begin(goal.steps)

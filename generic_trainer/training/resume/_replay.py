@@ -27,6 +27,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.records import streaming
 from generic_trainer._core.scratch import unlike_a_pattern
 from generic_trainer.training.distributed import size
@@ -85,6 +86,9 @@ class Replay:
         self._draws = draws
         self.logs: Any = None
         self._reads_all = False  # of the current iterator
+        # Batches that the data may lack in an execution of several steps: Keras 3 counts whole
+        # ones, also if the data end within the last one.
+        self._lacking = model.steps_per_execution - 1 if is_keras_3(model) else 0
         with fitting(self.path):
             self.goal = Position(**saved.metadata)
             state.read_weights(self.path)
@@ -121,17 +125,16 @@ class Replay:
         lengths = self.goal.lengths[len(position.lengths) :]
         return bool(lengths) and position.batches >= lengths[0]
 
-    def skip(self, iterator: Any, count: int, lacking: int, *, is_first: bool) -> int:
+    def skip(self, iterator: Any, count: int, *, is_first: bool) -> int:
         """Reads batches with which shuffles draw, and no others; returns their number.
 
         Args:
             iterator: of the current pass over the data.
             count: of the steps that have just been replayed.
-            lacking: batches that an execution of several steps may not find; see `skip`.
             is_first: whether nothing was read from the iterator yet.
         """
         read = count if self._reads_all else int(is_first and not self._draws.of_python)
-        skip(iterator, read, lacking)
+        skip(iterator, read, self._lacking)
         return read
 
     def is_over(self, position: Position) -> bool:
@@ -149,13 +152,12 @@ class Replay:
         if position.lengths != self.goal.lengths[: len(position.lengths)]:
             raise data_differ()
 
-    def end(self, iterator: Any, consumed: int, lacking: int) -> None:
+    def end(self, iterator: Any, consumed: int) -> None:
         """Moves the data to the place of the checkpoint.
 
         Args:
             iterator: of the current pass over the data.
             consumed: batches that were taken from it.
-            lacking: see `skip`.
         """
         goal = self.goal
         self.muting.close()
@@ -178,7 +180,8 @@ class Replay:
                 self._draws.end_replay(self._state.saved["random"], len(goal.lengths))
                 fits = goal.shared == (size() > 1)
                 with unlike_a_pattern(self.path) as path:
-                    move_to(iterator, path, goal.consumed - consumed, lacking, has_state=fits)
+                    batches = goal.consumed - consumed
+                    move_to(iterator, path, batches, self._lacking, has_state=fits)
 
 
 def end_of_data() -> tf.errors.OutOfRangeError:
