@@ -9,13 +9,12 @@ import contextlib
 import datetime
 import functools
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import psutil
 
 from generic_trainer.training.resume._held import cells_of, content_of
 
@@ -27,7 +26,7 @@ _NUMBERS = (float, int, datetime.datetime)  # not classes derived from them
 _FEW = 100  # members of a container
 
 # A value, the times by each clock before and after the hook that set it, and the first possible.
-_Set: TypeAlias = tuple[float, list[float], list[float], list[float]]
+_Set: TypeAlias = tuple[Any, ...]
 _SINCE, _UNTIL, _FIRST = 1, 2, 3  # of these
 
 
@@ -37,15 +36,6 @@ def now() -> list[float]:
     On Linux, `time.perf_counter` is `time.monotonic`.
     """
     return [time.time(), time.monotonic()]
-
-
-def _age_s() -> float:
-    """Returns for how long this process has been there; 0 if that is unknown."""
-    with contextlib.suppress(AttributeError, IndexError, OSError, ValueError):
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        begun_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - begun_s
-    return 0.0
 
 
 class ClockReadings:
@@ -62,7 +52,7 @@ class ClockReadings:
         """Takes a callback whose `on_train_begin` was called after `since`; see `now`."""
         self._callback = callback
         self._set: dict[str, _Set] = {}
-        age_s = _age_s()
+        age_s = time.clock_gettime(time.CLOCK_REALTIME) - psutil.Process().create_time()
         self._note({}, since, [each - age_s for each in now()])
 
     @contextlib.contextmanager
