@@ -234,17 +234,16 @@ class Unsaved:
             self._logged |= {(message, id(variable)) for variable in changed}
             _logger.warning(message, ", ".join(sorted({*map(_name, changed)})))
 
-    def _is_new(self, variable: Any) -> bool:
-        held, _ = self._before.get(id(variable), (None, None))
-        return held is None or held() is not variable
-
     def _has_changed(self, variable: Any) -> bool:
         """Whether a variable has other values than before the step, or has got its first ones."""
         after = _sample(variable)
-        if after is None:
-            return False
-        before = None if self._is_new(variable) else self._before[id(variable)][1]
-        return before is None or not _are_same(before, after)
+        known: Any = self._before.get(id(variable), (lambda: None, None))
+        held, before = known
+        is_known = held() is variable and before is not None
+        # NaN that stays is no change. The dtypes of ml_dtypes, such as bfloat16, are of kind "V".
+        return after is not None and not (
+            is_known and np.array_equal(before, after, equal_nan=before.dtype.kind in "fcV")
+        )
 
 
 def _alive() -> list[Any]:
@@ -309,11 +308,6 @@ def _sample(variable: Any) -> np.ndarray | None:
             variable = tf.reshape(variable, [-1])[:_MOST_COMPARED]
         return np.ravel(variable.numpy())
     return None
-
-
-def _are_same(before: np.ndarray, after: np.ndarray) -> bool:
-    # NaN that stays is no change. The dtypes of ml_dtypes, such as bfloat16, are of kind "V".
-    return np.array_equal(before, after, equal_nan=before.dtype.kind in "fcV")
 
 
 def stateful_draws_of_graph(graph: tf.Graph) -> list[str]:
