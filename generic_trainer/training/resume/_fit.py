@@ -199,8 +199,7 @@ class Resume(OfEitherKeras):
         if self._unsaved is not None:
             self._changes.made = {*self._variables()}
         if is_keras_3(self.model):  # whose data draw next, after other callbacks have
-            number, is_replayed = len(self._position.lengths), self._replay is not None
-            self._fit.draws.begin_epoch(number, is_replayed=is_replayed)
+            self._fit.draws.begin_epoch(len(self._position.lengths))
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._take_steps()
@@ -210,7 +209,7 @@ class Resume(OfEitherKeras):
         # Keras 2 calls `on_epoch_end` of a Sequence after this, Keras 3 before it: there
         # the last batch of an epoch is the only moment before the Sequence draws.
         if not is_keras_3(self.model):
-            self._fit.draws.end_pass(len(position.lengths), is_replayed=replay is not None)
+            self._fit.draws.end_pass(len(position.lengths))
         position.lengths.append(position.batches)
         position.batches = 0
         self._finds_variables = True  # a validation may have made some
@@ -242,13 +241,13 @@ class Resume(OfEitherKeras):
         is_last = replay is not None and len(position.lengths) == len(replay.goal.lengths)
         is_end = position.batches >= (self.params.get("steps") or math.inf)
         if is_end and is_keras_3(self.model) and not is_last:
-            self._fit.draws.end_pass(len(position.lengths), is_replayed=replay is not None)
+            self._fit.draws.end_pass(len(position.lengths))
         if replay is None:
             self._after_step()
         elif replay.is_over(position):
             self._end_replay(replay)
             if is_end and is_keras_3(self.model):  # a fit that goes on notes the draws of this end
-                self._fit.draws.end_pass(len(self._position.lengths), is_replayed=False)
+                self._fit.draws.end_pass(len(self._position.lengths))
         elif replay.may_stop(position):  # Keras must leave the epoch where a callback ended it
             self.model.stop_training = position.batches >= replay.goal.lengths[-1]
 
@@ -386,7 +385,7 @@ class Resume(OfEitherKeras):
         if iterator is not self._iterator:
             self._iterator = iterator
             position.consumed = 0
-            self._fit.draws.begin_pass(iterator, is_replayed=replay is not None)
+            self._fit.draws.begin_pass(iterator)
             if replay is not None:
                 replay.begin_pass(iterator)
         if replay is None:

@@ -161,6 +161,7 @@ class Replay:
         """
         goal = self.goal
         self.muting.close()
+        self._draws.is_replay = False
         if goal.streams != streaming.is_set() and not goal.done:
             ways = "come from columns", "are streamed"
             _logger.warning(
