@@ -323,8 +323,9 @@ class ModelState:
             with warnings.catch_warnings(), contextlib.suppress(Exception):
                 warnings.simplefilter("ignore")
                 self._model.build_from_config(build_config)
-        if all_now:
-            _build_layers(self._model, of_layers)
+        for path, layer in [*_unbuilt(self._model)] if all_now else ():  # those above others first
+            if not layer.built and of_layers.get(path):  # one above may have built it
+                layer.build_from_config(of_layers[path])
         self.find_variables()
         names = filter(lambda name: name.startswith(WEIGHTS), self.variables)
         missing, others = self._read_variables({name: self.variables[name] for name in names})
@@ -432,13 +433,6 @@ def _unbuilt(model: Any) -> Iterator[tuple[str, Any]]:
     for path, layer in _layers_of_keras_3(model):
         if not layer.built and type(layer).build not in (keras.Layer.build, keras.Model.build):
             yield path, layer
-
-
-def _build_layers(model: Any, configs: Mapping[str, Any]) -> None:
-    """Builds the layers of a model that cannot be built as a whole, those above others first."""
-    for path, layer in [*_unbuilt(model)]:
-        if not layer.built and configs.get(path):  # one above may have built it
-            layer.build_from_config(configs[path])
 
 
 def tensors_in(directory: str) -> str:
