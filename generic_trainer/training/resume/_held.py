@@ -6,7 +6,7 @@ import dis
 import functools
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,7 @@ def _held_by(
         return
     held: list[tuple[str, Any, bool]] = []
     if isinstance(member, functools.partial):
-        arguments: dict[Any, Any] = dict(enumerate(member.args))
-        arguments |= member.keywords
-        held = [(f"(argument {n})", types.CellType(arguments[n]), False) for n in arguments]
+        held = [*_cells("argument", member.args, member.keywords)]
         held.append(("", types.CellType(member.func), False))
     elif isinstance(member, types.MethodType):
         owner = member.__self__
@@ -100,15 +98,20 @@ def _held_by(
         names, cells = member.__code__.co_freevars, member.__closure__ or ()
         assigned = _assigned(member.__code__, "STORE_DEREF")
         held = [(f".{n}", cell, n in assigned) for n, cell in zip(names, cells, strict=True)]
-        defaults: dict[Any, Any] = dict(enumerate(member.__defaults__ or ()))
-        defaults |= member.__kwdefaults__ or {}
-        held += [(f"(default {n})", types.CellType(defaults[n]), False) for n in defaults]
+        held += _cells("default", member.__defaults__ or (), member.__kwdefaults__ or {})
         held += [(f".attribute.{name}", Attribute(member, name), True) for name in vars(member)]
     if held:
         seen.add(id(member))
     for end, cell, is_assigned in held:
         yield path + end, cell, is_assigned
         yield from _held_by(path + end, content_of(cell), seen, package)
+
+
+def _cells(
+    word: str, values: Sequence[Any], named: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, bool]]:
+    for name, value in (*enumerate(values), *named.items()):
+        yield f"({word} {name})", types.CellType(value), False
 
 
 def _package(module: str) -> str:
