@@ -183,9 +183,7 @@ class CallbackState:
     def _has_data(self, value: Any) -> bool:
         if id(value) in self._large and self._large[id(value)][1] == len(value):
             return True
-        given = [array for array in _arrays(value) if id(array) in self._given]
-        if _bytes_of(given) <= _LARGE_BYTES:
-            return False
+        given = (array for array in _arrays(value) if id(array) in self._given)
         same = (each for each in given if self._given[id(each)][1] == self._checksum(each))
         return _bytes_of(same) > _LARGE_BYTES
 

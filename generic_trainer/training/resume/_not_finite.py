@@ -177,8 +177,7 @@ class NanWatch:
 
         if not fails(batch):
             return self._logs
-        first = self._sizes[0]
-        last = self._sizes[-1]
+        first, last = self._sizes[0], self._sizes[-1]
         if last <= min(_EXPLODED, _GROWTH * max(1.0, min(self._sizes))):
             rows, text = find_culprits(fails, batch)
         else:
