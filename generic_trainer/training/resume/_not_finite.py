@@ -251,7 +251,7 @@ def _trained(model: Any) -> list[tuple[str, Any]]:
 
 def _untrained(model: Any, state: ModelState) -> list[tuple[str, Any]]:
     """Returns weights that are not trained, and variables of the optimizer."""
-    variables = vars(state).get("variables", {})  # absent until the first step has made them
+    variables = state.variables
     # With Keras 2, metrics that are attributes of a model are among its layers.
     metrics = {id(part) for name, part in variables.items() if not name.startswith(WEIGHTS)}
     weights = [weight for weight in model.non_trainable_weights if id(weight) not in metrics]

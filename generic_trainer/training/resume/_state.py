@@ -266,12 +266,12 @@ class ModelState:
         saved: all values of the checkpoint that `read_weights` has read.
     """
 
-    variables: Variables
     saved: dict[str, Any]
 
     def __init__(self, model: Any, others: Sequence[Any] = ()) -> None:
         """Takes a model or layer of Keras, and others whose variables its training changes."""
         self._model, self._others = model, others
+        self.variables: Variables = {}
         strategy = getattr(model, "distribute_strategy", None)  # layers have none
         self._strategy = strategy or tf.distribute.get_strategy()
 
