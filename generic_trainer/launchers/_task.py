@@ -195,17 +195,12 @@ def _export(job: Job, export_dir: str) -> None:
             return
         _logger.info("%s of %s exports into %s", _EXPORT_FN, code.module, export_dir)
         os.makedirs(export_dir)
-        with _weights(job.has_trained):
+        with contextlib.ExitStack() as stack:
+            if job.has_trained:
+                from generic_trainer.training.resume import exports_trained_weights
+
+                stack.enter_context(exports_trained_weights())
             call_user_function(export_fn, job.make_fn_args(export_dir), code)
-
-
-def _weights(has_trained: bool) -> Any:
-    """Returns the context of an `export_fn` that is called alone."""
-    if not has_trained:
-        return contextlib.nullcontext()
-    from generic_trainer.training.resume import exports_trained_weights  # imports TensorFlow
-
-    return exports_trained_weights()
 
 
 def _require_gpu() -> None:

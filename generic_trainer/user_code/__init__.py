@@ -41,6 +41,7 @@ from generic_trainer.user_code._archive import UserCode
 
 # For trainer APIs, which look for the user's own modules.
 from generic_trainer.user_code._archive import installed_at as installed_at
+from generic_trainer.user_code._archive import lies_in_environment as lies_in_environment
 
 # For launchers, which send it to other machines.
 from generic_trainer.user_code._archive import read_bundle as read_bundle

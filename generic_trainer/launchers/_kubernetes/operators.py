@@ -27,7 +27,7 @@ from generic_trainer.launchers._distribution import (
     TrainJobOptions,
     tasks,
 )
-from generic_trainer.launchers._kubernetes.service import Kind, KubernetesService, pod_template
+from generic_trainer.launchers._kubernetes.service import Kind, KubernetesService
 from generic_trainer.launchers._launch import Launcher
 from generic_trainer.launchers._remote.engine import run_by_service
 from generic_trainer.launchers._remote.service import ENDS_WITH_CHIEF
@@ -57,9 +57,9 @@ class TrainJobs(KubernetesService):
     # runtime a moment later.
     unseen = re.compile("must be created before the TrainJob|runtime.* not found", re.I)
 
-    @staticmethod
+    @classmethod
     def specs(
-        distribution: Distribution, name: str, arguments: Sequence[str]
+        cls, distribution: Distribution, name: str, arguments: Sequence[str]
     ) -> tuple[dict[str, Any], ...]:
         """Returns the specifications of the TrainingRuntime and the TrainJob."""
         of_type = {
@@ -100,12 +100,11 @@ def _job(
         "completionMode": "Indexed",
         "completions": len(group),
         "parallelism": len(group),
-        "template": pod_template(
+        "template": TrainJobs.pod_template(
             distribution,
             group[0],
             arguments,
-            container_name=TrainJobs.container,
-            env=_place(distribution, name, group[0]) if distribution.is_cluster else (),
+            _place(distribution, name, group[0]) if distribution.is_cluster else (),
         ),
     }
     spec["template"]["spec"]["restartPolicy"] = "Never"
@@ -141,9 +140,9 @@ class TFJobs(KubernetesService):
     index_label = f"{_LABELS}replica-index"
     container = "tensorflow"  # where the operator sets TF_CONFIG
 
-    @staticmethod
+    @classmethod
     def specs(
-        distribution: Distribution, name: str, arguments: Sequence[str]
+        cls, distribution: Distribution, name: str, arguments: Sequence[str]
     ) -> tuple[dict[str, Any], ...]:
         """Returns the specification of the TFJob."""
         run_policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": 0}
@@ -152,11 +151,10 @@ class TFJobs(KubernetesService):
         replicas = {}
         for kind, group in itertools.groupby(tasks(distribution), lambda task: task.type):
             first, *others = group
-            template = pod_template(distribution, first, arguments, container_name=TFJobs.container)
             replicas[_REPLICA_TYPES[kind]] = {
                 "replicas": 1 + len(others),
                 "restartPolicy": "Never",
-                "template": template,
+                "template": cls.pod_template(distribution, first, arguments),
             }
         return ({"runPolicy": run_policy, "tfReplicaSpecs": replicas},)
 

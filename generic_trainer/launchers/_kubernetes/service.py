@@ -39,51 +39,6 @@ _PHASES: dict[str, Any] = {"Failed": "failed", "Succeeded": "succeeded", "Comple
 _LOG_TIMEOUT_S = (10, 30 * 24 * 3600)
 
 
-def pod_template(
-    distribution: Distribution,
-    task: Task,
-    arguments: Sequence[str],
-    *,
-    container_name: str,
-    env: Sequence[dict[str, Any]] = (),
-) -> dict[str, Any]:
-    """Returns the template of the pods of a type of tasks.
-
-    Args:
-        distribution: the distribution, with the workers' environment in `env`.
-        task: one of the tasks.
-        arguments: of the program; see `_remote.program`.
-        container_name: the operator's name of the container.
-        env: further variables.
-    """
-    options: KubernetesOptions = distribution.options
-    volumes = [
-        (f"volume-{number}", volume) for number, volume in enumerate(options.volumes.items())
-    ]
-    container: dict[str, Any] = {
-        "name": container_name,
-        "image": options.image,
-        "command": ["python", "-m", service.PROGRAM, *map(service.literal, arguments)],
-        "env": [*service.variables(distribution), *env],
-        "resources": _resources(distribution, task),
-        "volumeMounts": [{"name": name, "mountPath": path} for name, (_, path) in volumes],
-    }
-    spec: dict[str, Any] = {
-        "containers": [container],
-        "nodeSelector": dict(options.node_selector),
-        "terminationGracePeriodSeconds": math.ceil(distribution.preemption_grace_s) + _LAST_WORDS_S,
-        "volumes": [
-            {"name": name, "persistentVolumeClaim": {"claimName": claim}}
-            for name, (claim, _) in volumes
-        ],
-    }
-    if options.service_account is not None:
-        spec["serviceAccountName"] = options.service_account
-    # Istio's sidecar, which Kubeflow's namespaces inject, would outlive the training.
-    annotations = {"sidecar.istio.io/inject": "false"}
-    return {"metadata": {"labels": dict(options.labels), "annotations": annotations}, "spec": spec}
-
-
 def status_of_pod(pod: Any, container: str) -> service.TaskStatus:
     """Returns the state of a pod.
 
@@ -185,9 +140,9 @@ class KubernetesService(service.RemoteService):
         )
         self._objects, self._core = connect(distribution.launcher)
 
-    @staticmethod
+    @classmethod
     def specs(
-        distribution: Distribution, name: str, arguments: Sequence[str]
+        cls, distribution: Distribution, name: str, arguments: Sequence[str]
     ) -> tuple[dict[str, Any], ...]:
         """Returns the `spec` of each object of a job.
 
@@ -197,6 +152,51 @@ class KubernetesService(service.RemoteService):
             arguments: of the program; see `_remote.program`.
         """
         raise NotImplementedError
+
+    @classmethod
+    def pod_template(
+        cls,
+        distribution: Distribution,
+        task: Task,
+        arguments: Sequence[str],
+        env: Sequence[dict[str, Any]] = (),
+    ) -> dict[str, Any]:
+        """Returns the template of the pods of a type of tasks.
+
+        Args:
+            distribution: the distribution, with the workers' environment in `env`.
+            task: one of the tasks.
+            arguments: of the program; see `_remote.program`.
+            env: further variables.
+        """
+        options: KubernetesOptions = distribution.options
+        volumes = [
+            (f"volume-{number}", volume) for number, volume in enumerate(options.volumes.items())
+        ]
+        container: dict[str, Any] = {
+            "name": cls.container,
+            "image": options.image,
+            "command": ["python", "-m", service.PROGRAM, *map(service.literal, arguments)],
+            "env": [*service.variables(distribution), *env],
+            "resources": _resources(distribution, task),
+            "volumeMounts": [{"name": name, "mountPath": path} for name, (_, path) in volumes],
+        }
+        grace_s = math.ceil(distribution.preemption_grace_s) + _LAST_WORDS_S
+        spec: dict[str, Any] = {
+            "containers": [container],
+            "nodeSelector": dict(options.node_selector),
+            "terminationGracePeriodSeconds": grace_s,
+            "volumes": [
+                {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+                for name, (claim, _) in volumes
+            ],
+        }
+        if options.service_account is not None:
+            spec["serviceAccountName"] = options.service_account
+        # Istio's sidecar, which Kubeflow's namespaces inject, would outlive the training.
+        annotations = {"sidecar.istio.io/inject": "false"}
+        metadata = {"labels": dict(options.labels), "annotations": annotations}
+        return {"metadata": metadata, "spec": spec}
 
     @classmethod
     def task_of(cls, metadata: Any) -> Task | None:
@@ -349,8 +349,11 @@ class KubernetesService(service.RemoteService):
         except Exception:  # a process that may not list events waits without reasons
             return ""
         events.sort(key=lambda event: str(event.last_timestamp or event.event_time))
-        own = [event for event in events if (event.involved_object.name or "").startswith(name)]
-        latest = {event.reason: event.message for event in own}
+        latest = {
+            event.reason: event.message
+            for event in events
+            if (event.involved_object.name or "").startswith(name)
+        }
         return "; ".join(f"{reason}: {message}" for reason, message in latest.items())
 
 

@@ -20,8 +20,7 @@ from typing import Any
 
 from generic_trainer._core.progress import Progress, ProgressReader
 
-# Release 2.2 calls them so; the second prefix is that of the builds before it.
-_PREFIXES = ("KUBEFLOW_TRAINER_SERVER_", "KUBEFLOW_TRAINER_STATUS_")
+_PREFIX = "KUBEFLOW_TRAINER_SERVER_"  # of its variables
 _EVERY_S = 10.0  # the controller limits requests; Kubeflow's SDK sends one in 5 s at most
 _TIMEOUT_S = 5.0
 _JSON = {"Content-Type": "application/json"}
@@ -44,11 +43,10 @@ def trainjob_status(run_dir: str) -> Iterator[None]:
         run_dir: the directory of the ModelRun artifact, from which the progress is read; empty to
             send nothing, as in all workers except the chief.
     """
-    prefix = next((candidate for candidate in _PREFIXES if f"{candidate}URL" in os.environ), None)
-    if prefix is None or not run_dir:
+    url, token, ca = (os.environ.get(_PREFIX + name, "") for name in ("URL", "TOKEN", "CA_CERT"))
+    if not url or not run_dir:
         yield
         return
-    url, token, ca = (os.environ.get(prefix + name, "") for name in ("URL", "TOKEN", "CA_CERT"))
     reader = ProgressReader(run_dir)
     is_over = threading.Event()
     is_complete = threading.Event()

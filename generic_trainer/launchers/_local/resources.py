@@ -189,15 +189,15 @@ class Limits:
         self._next_s = now_s + self._interval_s
         for task, group in running.items():
             usage = self._usage_of(group)
-            if usage is not None:
-                seen = self._seen[task]
-                if _progressed(seen.usage, usage, now_s - seen.seen_s):
-                    seen.alive_s = now_s
-                seen.usage = usage
-                seen.seen_s = now_s
-            elif self._heartbeat_s or self._memory_mb:
+            if usage is None:
                 _logger.warning("heartbeat_s and memory_mb_per_worker need /proc: they are off")
                 self._heartbeat_s = self._memory_mb = None
+                return
+            seen = self._seen[task]
+            if _progressed(seen.usage, usage, now_s - seen.seen_s):
+                seen.alive_s = now_s
+            seen.usage = usage
+            seen.seen_s = now_s
 
     def over_memory(self) -> tuple[Task, float] | None:
         """Returns a worker that uses more memory than allowed, with the MiB."""

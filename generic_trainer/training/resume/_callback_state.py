@@ -20,7 +20,13 @@ from generic_trainer.training._plain import is_plain
 from generic_trainer.training._walk import classes_of_user
 from generic_trainer.training.resume._callback_files import bring_files, lacks_best
 from generic_trainer.training.resume._clocks import ClockReadings, now
-from generic_trainer.training.resume._held import SET_BY_FIT, cells_of, content_of, is_attribute
+from generic_trainer.training.resume._held import (
+    SET_BY_FIT,
+    Attribute,
+    cells_of,
+    content_of,
+    is_attribute,
+)
 from generic_trainer.training.resume._randomness import is_generator, set_state_of, state_of
 
 _CONTAINERS = (list, dict, set, collections.deque)
@@ -56,7 +62,7 @@ class CallbackState:
         self._run_dir = run_dir
         self._callbacks = callbacks
         self._clocks = [ClockReadings(callback, since or now()) for callback in callbacks]
-        self._paths = {key: held for key, _, held in self._with_paths()}
+        self._paths = self._with_paths()
         around = [(callback, *item) for callback in callbacks for item in cells_of(callback)]
         cells = [cell for _, _, cell, _ in around]
         # Numbers and texts of objects and classes, which are saved if the fit changes them.
@@ -86,14 +92,15 @@ class CallbackState:
     def values(self) -> list[Any]:
         """Returns the present state as plain data."""
         if not self._is_logged:
-            now_held = self._with_paths()
-            changed = [name for key, name, held in now_held if self._paths.get(key) != held]
+            texts = self._with_paths().items()
+            changed = [key for key, text in texts if self._paths.get(key) != text]
             self._is_logged = bool(changed)
             if changed:
                 _logger.warning(
                     "If this fit is resumed, these attributes of callbacks and variables around "
                     "their functions start anew, because they hold paths (texts with a slash): %s",
-                    ", ".join(dict.fromkeys(changed)),  # a container of their class is one
+                    # A container of their class is one.
+                    ", ".join(dict.fromkeys(f"{kind}.{name}" for _, kind, name in changed)),
                 )
         return [
             self._run_dir,
@@ -117,7 +124,7 @@ class CallbackState:
         Raises:
             ConfigurationError: other callbacks were saved.
         """
-        run_dir, *values = values if values and isinstance(values[0], str) else ["", *values]
+        run_dir, *values = values
         expected = [name for name, may_lack, *_ in values if not may_lack]
         actual = [
             type(callback).__name__ for callback in self._callbacks if not is_optional(callback)
@@ -151,7 +158,7 @@ class CallbackState:
                         callback.filepath,
                     )
                 _set_plain_state(callback, state, placed)
-                _set_around(callback, around, placed)
+                _set(cells_of(callback), around, placed)
                 restored.append((clocks, readings))
         for move in [move for clocks, readings in restored for move in clocks.moves(readings)]:
             move()
@@ -176,9 +183,7 @@ class CallbackState:
     def _has_data(self, value: Any) -> bool:
         if id(value) in self._large and self._large[id(value)][1] == len(value):
             return True
-        given = [array for array in _arrays(value) if id(array) in self._given]
-        if _bytes_of(given) <= _LARGE_BYTES:
-            return False
+        given = (array for array in _arrays(value) if id(array) in self._given)
         same = (each for each in given if self._given[id(each)][1] == self._checksum(each))
         return _bytes_of(same) > _LARGE_BYTES
 
@@ -187,16 +192,17 @@ class CallbackState:
         flat: Any = array.ravel(order="K") if array.flags.forc else array.flat
         return zlib.crc32(flat[:: self._stride].tobytes())
 
-    def _with_paths(self) -> Iterator[tuple[tuple[int, str], str, str]]:
-        """Yields a key of what holds paths, its name, and a text of what is compared."""
+    def _with_paths(self) -> dict[tuple[int, str, str], str]:
+        """Returns number, class and name of what holds paths → a text of what is compared."""
+        texts = {}
         for number, callback in enumerate(self._callbacks):
-            kind = type(callback).__name__
             around = [(name, content_of(cell)) for name, cell, _ in cells_of(callback)]
             around = [(name, value) for name, value in around if not _is_large(value)]
             for name, value in [*_of_classes(callback).items(), *vars(callback).items(), *around]:
                 if _holds_path(value):
-                    held = repr([_text(leaf) for leaf in _leaves(value)])
-                    yield (number, name), f"{kind}.{name}", held
+                    key = number, type(callback).__name__, name
+                    texts[key] = repr([_text(leaf) for leaf in _leaves(value)])
+        return texts
 
 
 def numbers_of(logs: Any) -> list[np.ndarray] | None:
@@ -242,11 +248,21 @@ def _set_plain_state(callback: Any, state: dict[str, Any], placed: dict[int, Any
         # A function, which is not saved. Keras 3 sets it, once, at the end of an epoch, and then
         # changes the sign of `min_delta`, which is saved.
         internals.KERAS_3_SET_MONITOR_OP.of(callback)()
-    for name, value in state.items():
-        own = getattr(callback, name, None)
-        restored = _restored(own, value, placed)
-        if restored is not own:
-            setattr(callback, name, restored)
+    _set(((name, Attribute(callback, name), True) for name in state), state, placed)
+
+
+def _set(cells: Iterable[tuple[str, Any, bool]], state: dict[str, Any], placed: Any) -> None:
+    """Restores what stands in cells, as those of `cells_of`; see `_restored`."""
+    for name, cell, is_assigned in cells:
+        if name in state:
+            own = content_of(cell)
+            restored = _restored(own, state[name], placed)
+            if restored is own:
+                continue
+            if is_assigned:
+                cell.cell_contents = restored
+            elif _is_place_for(restored, own):
+                own[...] = restored  # `run_fn` holds it, too
 
 
 def _restored(own: Any, value: Any, placed: dict[int, Any]) -> Any:
@@ -298,19 +314,6 @@ def _changes_in_place(value: Any) -> bool:
     return isinstance(value, _CONTAINERS) or is_generator(value)
 
 
-def _set_around(callback: Any, state: dict[str, Any], placed: dict[int, Any]) -> None:
-    for name, cell, is_assigned in cells_of(callback):
-        if name in state:
-            own = content_of(cell)
-            restored = _restored(own, state[name], placed)
-            if restored is own:
-                continue
-            if is_assigned:
-                cell.cell_contents = restored
-            elif _is_place_for(restored, own):
-                own[...] = restored  # `run_fn` holds it, too
-
-
 def _is_large(value: Any) -> bool:
     """Returns whether a container has so many members that they are data, unless it grows."""
     is_one = isinstance(value, _CONTAINERS)
@@ -335,11 +338,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _holds_path(value: Any) -> bool:
-    return any(map(_is_path, _leaves(value)))
-
-
-def _is_path(leaf: Any) -> bool:
-    return isinstance(leaf, str) and "/" in leaf
+    return any(isinstance(leaf, str) and "/" in leaf for leaf in _leaves(value))
 
 
 def _text(leaf: Any) -> str:

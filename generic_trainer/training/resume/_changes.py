@@ -163,21 +163,21 @@ class Changes:
         """Restores variables within the context, of a model that is compiled as it was then.
 
         Args:
-            saved: values of the checkpoint; earlier versions noted no `compile`.
+            saved: values of the checkpoint.
             path: of the checkpoint.
             is_done: whether nothing is left to train, so that the loss no longer matters.
 
         Raises:
             TrainingError: the model is compiled otherwise.
         """
-        then = {**self._compiled, **saved.get("compiled_anew", self._compiled_anew())}
+        then = {**self._compiled, **saved["compiled_anew"]}
         differing = _differing(self._compiled_now, then)
         is_repeated = self._is_of_same_class(differing, then)
         if differing and not is_done and not is_repeated:
             raise _compiled_otherwise(differing, path)
         with self.explained(saved, path):
             if differing and is_repeated:
-                self._make_optimizer(saved.get("attributes", {}))
+                self._make_optimizer(saved["attributes"])
             yield
         # Earlier versions noted no traces: what a step made anew has is known at the next one.
         self._traced = saved.get("traced", self._traced)
@@ -198,7 +198,7 @@ class Changes:
         try:
             yield
         except TrainingError as error:
-            if then := saved.get("compiled_anew"):
+            if then := saved["compiled_anew"]:
                 raise _compiled_otherwise([*then], path) from error
             raise
 

@@ -8,13 +8,13 @@ that has passed between the checkpoint and its restoration, so that this time do
 import contextlib
 import datetime
 import functools
-import os
+import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
+import psutil
 
 from generic_trainer.training.resume._held import cells_of, content_of
 
@@ -25,8 +25,9 @@ _LONGEST_S = 1e7  # of limits that begin before the fit
 _NUMBERS = (float, int, datetime.datetime)  # not classes derived from them
 _FEW = 100  # members of a container
 
-# From the old run or the new one: before and after a reading was taken, by each clock.
-_Window = Sequence[tuple[float, float]]
+# A value, the times by each clock before and after the hook that set it, and the first possible.
+_Set: TypeAlias = tuple[Any, ...]
+_SINCE, _UNTIL, _FIRST = 1, 2, 3  # of these
 
 
 def now() -> list[float]:
@@ -35,15 +36,6 @@ def now() -> list[float]:
     On Linux, `time.perf_counter` is `time.monotonic`.
     """
     return [time.time(), time.monotonic()]
-
-
-def _age_s() -> float:
-    """Returns for how long this process has been there; 0 if that is unknown."""
-    with contextlib.suppress(AttributeError, IndexError, OSError, ValueError):
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        begun_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - begun_s
-    return 0.0
 
 
 class ClockReadings:
@@ -59,9 +51,8 @@ class ClockReadings:
     def __init__(self, callback: Any, since: list[float]) -> None:
         """Takes a callback whose `on_train_begin` was called after `since`; see `now`."""
         self._callback = callback
-        # Name → value, the times before and after the hook that set it, and the first possible.
-        self._set: dict[str, tuple[float, list[float], list[float], list[float]]] = {}
-        age_s = _age_s()
+        self._set: dict[str, _Set] = {}
+        age_s = time.clock_gettime(time.CLOCK_REALTIME) - psutil.Process().create_time()
         self._note({}, since, [each - age_s for each in now()])
 
     @contextlib.contextmanager
@@ -82,24 +73,17 @@ class ClockReadings:
         To do so twice changes nothing more: callbacks may share a dict.
 
         Args:
-            state: the result of `state`, from another run; empty changes nothing.
+            state: the result of `state`, from another run.
         """
-        passed = [new - old for new, old in zip(now(), state.get("now", ()), strict=False)]
-        places = {name: (present, put) for name, present, put in _places(self._callback)}
-        for name, (value, since, *times) in state.get("set", {}).items():
-            if name not in self._set or name not in places:
+        passed = [new - old for new, old in zip(now(), state["now"], strict=True)]
+        for name, (present, put) in _places(self._callback).items():
+            if name not in self._set or name not in state["set"]:
                 continue
-            own, own_since, *own_times = self._set[name]
-            present, put = places[name]
-            is_set_anew = 2 * _number(present) < value  # to 0, for example
-            if value == own or _number(present) == own or is_set_anew:
+            old, new = state["set"][name], self._set[name]
+            is_set_anew = 2 * _number(present) < old[0]  # to 0, for example
+            if new[0] in (old[0], _number(present)) or is_set_anew:
                 continue
-            windows = [zip(since, times[0], strict=True), zip(own_since, own_times[0], strict=True)]
-            found = _clock((value, own), *map(list, windows))
-            if not found and len(times) > 1:  # earlier versions have not noted it
-                first = [zip(each[1], each[0], strict=True) for each in (times, own_times)]
-                found = _clock((value, own), *map(list, first), is_close=True)
-            if found:
+            if found := _clock(old, new):
                 clock, unit_s = found
                 yield functools.partial(put, _moved(present, passed[clock], unit_s))
 
@@ -110,32 +94,27 @@ class ClockReadings:
                 self._set[name] = value, since, until, first
 
     def _numbers(self) -> dict[str, float]:
-        return {name: _number(value) for name, value, _ in _places(self._callback)}
+        return {name: _number(value) for name, (value, _) in _places(self._callback).items()}
 
 
-def _clock(
-    values: tuple[float, float], old: _Window, new: _Window, *, is_close: bool = False
-) -> tuple[int, float] | None:
+def _clock(old: _Set, new: _Set) -> tuple[int, float] | None:
     """Returns the number of the clock that two values are readings of, and their unit in seconds.
 
-    Args:
-        values: of the old run and the new one.
-        old: when the first was set.
-        new: when the second was set.
-        is_close: whether they have to be close to the clock.
+    They were read in the hook; else since the process began, and then they are close to the clock.
     """
-    is_whole = isinstance(values[1], int)
-    for unit_s in _UNITS_S:
-        if unit_s != 1 and min(values) < _SMALLEST:
-            continue
-        change_s = (values[1] - values[0]) * unit_s
-        rounding_s = unit_s if is_whole else _ROUNDING_S
-        for clock, ((earliest, latest), (start, end)) in enumerate(zip(old, new, strict=True)):
-            if is_close and not (
-                earliest - rounding_s <= values[0] * unit_s <= latest + _LONGEST_S
-                and start - rounding_s <= values[1] * unit_s <= end + _LONGEST_S
+    for begin in (_SINCE, _FIRST):
+        for unit_s, clock in itertools.product(_UNITS_S, range(len(new[begin]))):
+            if unit_s != 1 and min(old[0], new[0]) < _SMALLEST:
+                continue
+            rounding_s = unit_s if isinstance(new[0], int) else _ROUNDING_S
+            earliest, latest = old[begin][clock], old[_UNTIL][clock]
+            start, end = new[begin][clock], new[_UNTIL][clock]
+            if begin == _FIRST and not (
+                earliest - rounding_s <= old[0] * unit_s <= latest + _LONGEST_S
+                and start - rounding_s <= new[0] * unit_s <= end + _LONGEST_S
             ):
                 continue
+            change_s = (new[0] - old[0]) * unit_s
             if start - latest - rounding_s <= change_s <= end - earliest + rounding_s:
                 return clock, unit_s
     return None
@@ -155,26 +134,21 @@ def _number(value: Any) -> float:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _places(callback: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
-    """Yields the numbers and dates of a callback, with their names, and what replaces them."""
-    waiting: list[tuple[str, Any, Callable[[Any], None]]] = [
-        (name, value, functools.partial(setattr, callback, name))
+def _places(callback: Any) -> dict[str, tuple[Any, Callable[[Any], None]]]:
+    """Returns the numbers and dates of a callback by their names, and what replaces them."""
+    places: dict[str, tuple[Any, Callable[[Any], None]]] = {
+        name: (value, functools.partial(setattr, callback, name))
         for name, value in vars(callback).items()
-    ]
+    }
     for name, cell, _ in cells_of(callback):
-        waiting.append((name, content_of(cell), functools.partial(setattr, cell, "cell_contents")))
-    for name, value, put in waiting:
-        yield from _numbers_in(name, value, put)
+        places[name] = content_of(cell), functools.partial(setattr, cell, "cell_contents")
+    for name, (value, _) in [*places.items()]:
         if isinstance(value, list | dict) and len(value) <= _FEW:
-            for key, part in [*(value.items() if isinstance(value, dict) else enumerate(value))]:
-                replace = functools.partial(value.__setitem__, key)
-                yield from _numbers_in(f"{name}[{key!r}]", part, replace)
+            for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+                places[f"{name}[{key!r}]"] = part, functools.partial(value.__setitem__, key)
+    return {name: place for name, place in places.items() if _may_be_reading(place[0])}
 
 
-def _numbers_in(
-    name: str, value: Any, put: Callable[[Any], None]
-) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
+def _may_be_reading(value: Any) -> bool:
     is_one = type(value) in _NUMBERS or isinstance(value, np.floating | np.integer)
-    is_whole = isinstance(value, int | np.integer)
-    if is_one and not (is_whole and value < _SMALLEST):
-        yield name, value, put
+    return is_one and not (isinstance(value, int | np.integer) and value < _SMALLEST)

@@ -26,6 +26,7 @@ class Draws:
     again for that.
 
     Attributes:
+        is_replay: whether the states are set, and not noted.
         of_python: whether Python code makes the data; False until a replay knows.
         reads_all: whether a replay has to read all batches of the current pass.
     """
@@ -39,21 +40,22 @@ class Draws:
         self._ends: dict[float, bytes] = {}
         self._noted: dict[float, bytes] = {}  # likewise of the last epoch, if a pass begins next
         self._is_known = self.of_python = self.reads_all = self._reads_passes = False
+        self.is_replay = False
         self._own = b""  # the state of this worker, if it has got another before the data are known
 
     def values(self) -> dict[str, Any]:
         """Returns plain data for a checkpoint."""
         return {"start": self._start, "ends": dict(self._ends)}
 
-    def restore(self, values: dict[str, Any] | None) -> None:
-        """Takes the result of `values`; None for a checkpoint without one."""
-        if values:
-            self._start, self._ends = values["start"], dict(values["ends"])
+    def restore(self, values: dict[str, Any]) -> None:
+        """Takes the result of `values`, for a replay."""
+        self.is_replay = True
+        self._start, self._ends = values["start"], dict(values["ends"])
 
-    def begin_pass(self, iterator: Any, *, is_replayed: bool) -> None:
+    def begin_pass(self, iterator: Any) -> None:
         """Notes the state, or in a replay sets it, before a new iterator is read."""
         self.reads_all = False
-        if not is_replayed:
+        if not self.is_replay:
             self._start = _state()
             for number, state in self._noted.items():
                 last = next((end for end in reversed(self._ends.values()) if end), b"")
@@ -72,18 +74,17 @@ class Draws:
         self.reads_all = self.reads_all or self._reads_passes
         self._set(self._start)
 
-    def begin_epoch(self, number: int, *, is_replayed: bool) -> None:
+    def begin_epoch(self, number: int) -> None:
         """Is as `end_pass`, before data of Keras 3 learn that an epoch begins."""
-        self.end_pass(number - 0.5, is_replayed=is_replayed)
+        self.end_pass(number - 0.5)
 
-    def end_pass(self, number: float, *, is_replayed: bool) -> None:
+    def end_pass(self, number: float) -> None:
         """Notes the state, or in a replay sets it, before the data learn that an epoch has ended.
 
         Args:
             number: of the epoch among those of this fit.
-            is_replayed: whether a replay goes on after this epoch.
         """
-        if not is_replayed:
+        if not self.is_replay:
             self._noted = {at: state for at, state in self._noted.items() if at > number - 1}
             self._noted[number] = _state()
         elif number in self._ends:  # else the same iterator is read on

@@ -79,8 +79,6 @@ class _Fit:
             because to start one waits until it runs, up to 5 ms if others hold the interpreter.
         stop: the step after which all workers stop.
         schedule: of the checkpoints.
-        lacking: batches that the data may lack in an execution of several steps: Keras 3 counts
-            whole ones, also if the data end within the last one.
         state: of the model.
         draws: of the data.
     """
@@ -90,7 +88,6 @@ class _Fit:
     notes: concurrent.futures.Executor
     stop: CommonStep
     schedule: Schedule
-    lacking: int
     state: ModelState
     draws: Draws
 
@@ -184,7 +181,6 @@ class Resume(OfEitherKeras):
                 notes=opened.enter_context(concurrent.futures.ThreadPoolExecutor(1, "notes")),
                 stop=opened.enter_context(contextlib.closing(CommonStep(strategy))),
                 schedule=opened.enter_context(contextlib.closing(self._schedule_for(strategy))),
-                lacking=self.model.steps_per_execution - 1 if is_keras_3(self.model) else 0,
                 state=ModelState(self.model, self._others),
                 draws=Draws(self.model),
             )
@@ -203,8 +199,7 @@ class Resume(OfEitherKeras):
         if self._unsaved is not None:
             self._changes.made = {*self._variables()}
         if is_keras_3(self.model):  # whose data draw next, after other callbacks have
-            number, is_replayed = len(self._position.lengths), self._replay is not None
-            self._fit.draws.begin_epoch(number, is_replayed=is_replayed)
+            self._fit.draws.begin_epoch(len(self._position.lengths))
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._take_steps()
@@ -214,7 +209,7 @@ class Resume(OfEitherKeras):
         # Keras 2 calls `on_epoch_end` of a Sequence after this, Keras 3 before it: there
         # the last batch of an epoch is the only moment before the Sequence draws.
         if not is_keras_3(self.model):
-            self._fit.draws.end_pass(len(position.lengths), is_replayed=replay is not None)
+            self._fit.draws.end_pass(len(position.lengths))
         position.lengths.append(position.batches)
         position.batches = 0
         self._finds_variables = True  # a validation may have made some
@@ -239,20 +234,20 @@ class Resume(OfEitherKeras):
             self._unsaved_attributes.begin()
         elif replay is not None and not self._changes.lacks_variables:
             is_first = not position.consumed
-            count = replay.skip(self._iterator, count, self._fit.lacking, is_first=is_first)
+            count = replay.skip(self._iterator, count, is_first=is_first)
         self._changes.lacks_variables = False
         position.consumed += count
         position.batches = batch + 1
         is_last = replay is not None and len(position.lengths) == len(replay.goal.lengths)
         is_end = position.batches >= (self.params.get("steps") or math.inf)
         if is_end and is_keras_3(self.model) and not is_last:
-            self._fit.draws.end_pass(len(position.lengths), is_replayed=replay is not None)
+            self._fit.draws.end_pass(len(position.lengths))
         if replay is None:
             self._after_step()
         elif replay.is_over(position):
             self._end_replay(replay)
             if is_end and is_keras_3(self.model):  # a fit that goes on notes the draws of this end
-                self._fit.draws.end_pass(len(self._position.lengths), is_replayed=False)
+                self._fit.draws.end_pass(len(self._position.lengths))
         elif replay.may_stop(position):  # Keras must leave the epoch where a callback ended it
             self.model.stop_training = position.batches >= replay.goal.lengths[-1]
 
@@ -339,11 +334,10 @@ class Resume(OfEitherKeras):
             self._nan_watch.waits = any(
                 getattr(member, "restore_best_weights", False) for member in members
             )
-            bars = [
-                member for member in members if is_class_of_keras(type(member), "ProgbarLogger")
-            ]
             others = [
-                member for member in members[:-1] if member not in bars and not is_progress(member)
+                member
+                for member in members[:-1]
+                if not (is_progress(member) or is_class_of_keras(type(member), "ProgbarLogger"))
             ]
             self._others += [member for member in others if not is_optional(member)]
             backs_up = any(is_class_of_keras(type(each), "BackupAndRestore") for each in others)
@@ -391,7 +385,7 @@ class Resume(OfEitherKeras):
         if iterator is not self._iterator:
             self._iterator = iterator
             position.consumed = 0
-            self._fit.draws.begin_pass(iterator, is_replayed=replay is not None)
+            self._fit.draws.begin_pass(iterator)
             if replay is not None:
                 replay.begin_pass(iterator)
         if replay is None:
@@ -403,11 +397,11 @@ class Resume(OfEitherKeras):
             raise end_of_data()
         saved = self._fit.state.saved
         with self._closed_by_errors(), self._changes.explained(saved, self._restored):
-            is_computed, logs = self._unsaved is not None or self._changes.lacks_variables, None
-            if is_computed:
+            if self._unsaved is not None or self._changes.lacks_variables:
                 with self._noting(saved):
-                    logs = self._function(iterator)
-            self._logs = replay.logs(logs, is_computed=is_computed)
+                    computed = self._function(iterator)
+                replay.step_ends(computed)
+            self._logs = replay.logs
         return self._logs
 
     @contextlib.contextmanager
@@ -429,7 +423,7 @@ class Resume(OfEitherKeras):
     def _end_replay(self, replay: Replay) -> None:
         goal, consumed = replay.goal, self._position.consumed
         self._position, self._replay = goal, None
-        replay.end(self._iterator, consumed, self._fit.lacking)
+        replay.end(self._iterator, consumed)
         self._restore()  # last, because reading batches again draws from the generators
         self.model.stop_training = goal.stopped or goal.done
         self._fit.schedule.begin(goal.steps)
@@ -439,8 +433,8 @@ class Resume(OfEitherKeras):
         restored = self._changes.restored(saved, self._restored, is_done=is_done)
         with restored, fitting(self._restored):
             self._fit.state.read()
-            set_attributes(self.model, saved.get("attributes", {}))
-            if saved.get("is_made_anew"):  # with these attributes
+            set_attributes(self.model, saved["attributes"])
+            if saved["is_made_anew"]:  # with these attributes
                 self.model.make_train_function(force=True)
                 self._take_steps()
             self._callback_state.assign(saved["callbacks"], self._restored, is_chief())

@@ -4,16 +4,15 @@ import contextlib
 import dataclasses
 import dis
 import functools
-import itertools
-import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from generic_trainer.training._walk import classes_of_user, codes_of_user
+from generic_trainer.user_code import lies_in_environment
 
 # Attributes that `fit` sets, also in the run that resumes. `append_header` is CSVLogger's,
 # which looks whether there is a file already.
@@ -21,12 +20,10 @@ SET_BY_FIT = {"model", "_model", "params", "validation_data", "append_header"}
 
 _SCALARS = (bool, int, float, str, np.generic)
 _OF_CLASSES = (*_SCALARS, np.ndarray)
-_STANDARD = os.path.dirname(os.__file__)
-_INSTALLED = {"site-packages", "dist-packages"}
 
 
 @dataclasses.dataclass
-class _Attribute:
+class Attribute:
     """An attribute, with the interface of a cell: the variable around a function."""
 
     owner: Any
@@ -55,7 +52,7 @@ def cells_of(callback: Any) -> Iterator[tuple[str, Any, bool]]:
             if not isinstance(member, _OF_CLASSES):
                 yield from _held_by(path, member, seen)
             elif owner is not callback and not name.startswith("__"):
-                yield path, _Attribute(owner, name), name in assigned
+                yield path, Attribute(owner, name), name in assigned
 
 
 def _held_by(
@@ -80,9 +77,7 @@ def _held_by(
         return
     held: list[tuple[str, Any, bool]] = []
     if isinstance(member, functools.partial):
-        arguments: dict[Any, Any] = dict(enumerate(member.args))
-        arguments |= member.keywords
-        held = [(f"(argument {n})", types.CellType(arguments[n]), False) for n in arguments]
+        held = [*_cells("argument", member.args, member.keywords)]
         held.append(("", types.CellType(member.func), False))
     elif isinstance(member, types.MethodType):
         owner = member.__self__
@@ -93,7 +88,7 @@ def _held_by(
             seen.add(id(owner))
             assigned = _assigned_by_methods(kind)
             own = [name for name in getattr(owner, "__dict__", {}) if name not in SET_BY_FIT]
-            held = [(f".self.{name}", _Attribute(owner, name), name in assigned) for name in own]
+            held = [(f".self.{name}", Attribute(owner, name), name in assigned) for name in own]
         held.append(("", types.CellType(member.__func__), False))
     elif isinstance(member, types.FunctionType):
         module = member.__module__ or ""
@@ -101,12 +96,10 @@ def _held_by(
         if not _is_users(module, member.__code__.co_filename, package):
             return
         names, cells = member.__code__.co_freevars, member.__closure__ or ()
-        assigned = _assigned_around(member.__code__)
+        assigned = _assigned(member.__code__, "STORE_DEREF")
         held = [(f".{n}", cell, n in assigned) for n, cell in zip(names, cells, strict=True)]
-        defaults: dict[Any, Any] = dict(enumerate(member.__defaults__ or ()))
-        defaults |= member.__kwdefaults__ or {}
-        held += [(f"(default {n})", types.CellType(defaults[n]), False) for n in defaults]
-        held += [(f".attribute.{name}", _Attribute(member, name), True) for name in vars(member)]
+        held += _cells("default", member.__defaults__ or (), member.__kwdefaults__ or {})
+        held += [(f".attribute.{name}", Attribute(member, name), True) for name in vars(member)]
     if held:
         seen.add(id(member))
     for end, cell, is_assigned in held:
@@ -114,35 +107,36 @@ def _held_by(
         yield from _held_by(path + end, content_of(cell), seen, package)
 
 
+def _cells(
+    word: str, values: Sequence[Any], named: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, bool]]:
+    for name, value in (*enumerate(values), *named.items()):
+        yield f"({word} {name})", types.CellType(value), False
+
+
 def _package(module: str) -> str:
     return module.partition(".")[0]
 
 
 def _is_users(module: str, file: str, package: str | None) -> bool:
-    is_installed = file.startswith(_STANDARD) or not _INSTALLED.isdisjoint(file.split(os.sep))
-    return not is_installed or _package(module) == package
+    return not lies_in_environment(file) or _package(module) == package
 
 
 @functools.lru_cache
 def _assigned_by_methods(kind: Any) -> set[str]:
     """Returns the attributes that methods other than `__init__` assign."""
     codes = codes_of_user(kind, leaving_out="__init__")
-    found = itertools.chain.from_iterable(map(dis.get_instructions, codes))
-    return {each.argval for each in found if each.opname == "STORE_ATTR"}
+    return set().union(*(_assigned(code, "STORE_ATTR") for code in codes))
 
 
 @functools.lru_cache
-def _assigned_around(code: types.CodeType) -> set[str]:
-    return {
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if instruction.opname == "STORE_DEREF"
-    }
+def _assigned(code: types.CodeType, operation: str) -> set[str]:
+    return {each.argval for each in dis.get_instructions(code) if each.opname == operation}
 
 
 def is_attribute(cell: Any) -> bool:
     """Returns whether one of `cells_of` is a number or text of an object or class."""
-    return isinstance(cell, _Attribute) and isinstance(cell.cell_contents, _SCALARS)
+    return isinstance(cell, Attribute) and isinstance(cell.cell_contents, _SCALARS)
 
 
 def content_of(cell: Any) -> Any:

@@ -177,8 +177,7 @@ class NanWatch:
 
         if not fails(batch):
             return self._logs
-        first = self._sizes[0]
-        last = self._sizes[-1]
+        first, last = self._sizes[0], self._sizes[-1]
         if last <= min(_EXPLODED, _GROWTH * max(1.0, min(self._sizes))):
             rows, text = find_culprits(fails, batch)
         else:
@@ -252,7 +251,7 @@ def _trained(model: Any) -> list[tuple[str, Any]]:
 
 def _untrained(model: Any, state: ModelState) -> list[tuple[str, Any]]:
     """Returns weights that are not trained, and variables of the optimizer."""
-    variables = vars(state).get("variables", {})  # absent until the first step has made them
+    variables = state.variables
     # With Keras 2, metrics that are attributes of a model are among its layers.
     metrics = {id(part) for name, part in variables.items() if not name.startswith(WEIGHTS)}
     weights = [weight for weight in model.non_trainable_weights if id(weight) not in metrics]

@@ -159,7 +159,7 @@ class Unsaved:
 
     def __init__(self) -> None:
         """Looks at the variables and functions of this process before the step."""
-        self._logged: set[tuple[str, int]] = set()  # subjects and variables
+        self._logged: set[tuple[str, int]] = set()  # messages and `id`s of variables
         self._functions = set(internals.TF_EAGER_CONTEXT.get()().list_function_names())
         self._before = {
             id(variable): (weakref.ref(variable), _sample(variable)) for variable in _alive()
@@ -185,9 +185,7 @@ class Unsaved:
                 " before you make them; elsewhere, draw with a tf.random.Generator.",
                 ", ".join(places),
             )
-        alive = _alive()
-        self._log_data(alive, of_data)
-        self._log_variables(_others(alive, saved))
+        self._log(_alive(), saved, of_data)
 
     def log_of_epoch(self, saved: Iterable[Any], of_data: Sequence[tf.Tensor]) -> None:
         """Logs after an epoch the variables that only its end changes, as callbacks do.
@@ -199,64 +197,53 @@ class Unsaved:
             of_data: likewise.
         """
         alive = [variable for held, _ in self._before.values() if (variable := held()) is not None]
-        self._log_data(alive, of_data)
-        self._log_variables(_others(alive, saved))
+        self._log(alive, saved, of_data)
 
-    def _log_data(self, alive: list[Any], handles: Sequence[tf.Tensor]) -> None:
+    def _log(self, alive: list[Any], saved: Iterable[Any], of_data: Sequence[tf.Tensor]) -> None:
         # Data are read ahead of the steps, and some of them once more by a resumed fit.
-        ids = {*map(id, handles)}
+        ids = {*map(id, of_data)}
+        self._warn(
+            "If this fit is resumed, it reads other values than it would have, because functions "
+            "of its data use these variables, which change: %s. Draw there with stateless ops, "
+            "such as tf.random.stateless_uniform, from seeds of tf.data.Dataset.counter, and "
+            "change data in the steps of the model.",
+            [variable for variable in alive if id(_handle(variable)) in ids],
+        )
+        unsaved = _others(alive, saved)
+        queues = [variable for variable in unsaved if isinstance(variable, tf.queue.QueueBase)]
+        self._warn(
+            "If this fit is resumed, these variables start anew, because they are attributes "
+            "neither of the model nor of a callback: %s. Assign them, or the object that has them, "
+            "to an attribute of the model.",
+            [variable for variable in unsaved if not isinstance(variable, tf.queue.QueueBase)],
+        )
+        self._warn(
+            "If this fit is resumed, these queues start anew, because nothing can save them: %s. "
+            "Keep their elements in variables of the model.",
+            queues,
+        )
+
+    def _warn(self, message: str, variables: list[Any]) -> None:
+        """Logs a message with the names of those that have changed, each once."""
         changed = [
             variable
-            for variable in (alive if ids else ())
-            if id(_handle(variable)) in ids and self._has_changed(variable)
+            for variable in variables
+            if (message, id(variable)) not in self._logged and self._has_changed(variable)
         ]
-        if new := self._not_logged("data", changed):
-            _logger.warning(
-                "If this fit is resumed, it reads other values than it would have, because "
-                "functions of its data use these variables, which change: %s. Draw there with "
-                "stateless ops, such as tf.random.stateless_uniform, from seeds of "
-                "tf.data.Dataset.counter, and change data in the steps of the model.",
-                ", ".join(new),
-            )
-
-    def _log_variables(self, unsaved: list[Any]) -> None:
-        changed: list[Any] = []
-        queues: list[Any] = []
-        for variable in unsaved:
-            if self._has_changed(variable):
-                is_queue = isinstance(variable, tf.queue.QueueBase)
-                (queues if is_queue else changed).append(variable)
-        if new := self._not_logged("fit", changed):
-            _logger.warning(
-                "If this fit is resumed, these variables start anew, because they are attributes "
-                "neither of the model nor of a callback: %s. Assign them, or the object that has "
-                "them, to an attribute of the model.",
-                ", ".join(new),
-            )
-        if new_queues := self._not_logged("fit", queues):
-            _logger.warning(
-                "If this fit is resumed, these queues start anew, because nothing can save them: "
-                "%s. Keep their elements in variables of the model.",
-                ", ".join(new_queues),
-            )
-
-    def _not_logged(self, subject: str, variables: list[Any]) -> list[str]:
-        """Returns the names of those that no message about a subject has named before."""
-        new = [variable for variable in variables if (subject, id(variable)) not in self._logged]
-        self._logged |= {(subject, id(variable)) for variable in new}
-        return sorted({*map(_name, new)})
-
-    def _is_new(self, variable: Any) -> bool:
-        held, _ = self._before.get(id(variable), (None, None))
-        return held is None or held() is not variable
+        if changed:
+            self._logged |= {(message, id(variable)) for variable in changed}
+            _logger.warning(message, ", ".join(sorted({*map(_name, changed)})))
 
     def _has_changed(self, variable: Any) -> bool:
         """Whether a variable has other values than before the step, or has got its first ones."""
         after = _sample(variable)
-        if after is None:
-            return False
-        before = None if self._is_new(variable) else self._before[id(variable)][1]
-        return before is None or not _are_same(before, after)
+        known: Any = self._before.get(id(variable), (lambda: None, None))
+        held, before = known
+        is_known = held() is variable and before is not None
+        # NaN that stays is no change. The dtypes of ml_dtypes, such as bfloat16, are of kind "V".
+        return after is not None and not (
+            is_known and np.array_equal(before, after, equal_nan=before.dtype.kind in "fcV")
+        )
 
 
 def _alive() -> list[Any]:
@@ -321,11 +308,6 @@ def _sample(variable: Any) -> np.ndarray | None:
             variable = tf.reshape(variable, [-1])[:_MOST_COMPARED]
         return np.ravel(variable.numpy())
     return None
-
-
-def _are_same(before: np.ndarray, after: np.ndarray) -> bool:
-    # NaN that stays is no change. The dtypes of ml_dtypes, such as bfloat16, are of kind "V".
-    return np.array_equal(before, after, equal_nan=before.dtype.kind in "fcV")
 
 
 def stateful_draws_of_graph(graph: tf.Graph) -> list[str]:

@@ -19,7 +19,7 @@ lacks draws. `move_to` therefore counts them, and takes the second way if any ar
 """
 
 import logging
-import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -37,7 +37,6 @@ _DRAWS = b"epoch_num_random_samples"
 _OF_PYTHON = {"GeneratorDataset", "PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _OF_CHANCE = ("Shuffle", "Random")
 
-_with_snapshot: weakref.WeakKeyDictionary[tf.data.Iterator, bool] = weakref.WeakKeyDictionary()
 _logger = logging.getLogger(__name__)
 
 
@@ -120,17 +119,17 @@ def has_snapshot(iterator: tf.data.Iterator) -> bool:
     To take the state of an iterator that writes them leaves files that nobody can read: so does
     `tf.train.Checkpoint(iterator=...)` with TensorFlow alone.
     """
-    if iterator not in _with_snapshot:
-        # In Python's objects: the graph has all data that are in memory.
-        data = (part for _, part in walk(internals.TF_ITERATOR_DATASET.of(iterator)))
-        _with_snapshot[iterator] = any(map(_is_snapshot, data))
-    return _with_snapshot[iterator]
+    return any(
+        any(op.type.startswith("SnapshotDataset") for op in part.graph.get_operations())
+        if isinstance(part, tf.types.experimental.ConcreteFunction)
+        else isinstance(part, tf.data.Dataset) and "Snapshot" in type(part).__name__
+        for part in _parts_of(iterator)
+    )
 
 
-def _is_snapshot(part: Any) -> bool:
-    if isinstance(part, tf.types.experimental.ConcreteFunction):
-        return any(op.type.startswith("SnapshotDataset") for op in part.graph.get_operations())
-    return isinstance(part, tf.data.Dataset) and "Snapshot" in type(part).__name__
+def _parts_of(iterator: tf.data.Iterator) -> Iterator[Any]:
+    """Yields datasets and functions, as objects of Python: a graph has all data in memory, too."""
+    return (part for _, part in walk(internals.TF_ITERATOR_DATASET.of(iterator)))
 
 
 def shuffles_within_a_pass(iterator: Any, is_over: bool) -> bool:
@@ -215,9 +214,12 @@ def handles_of_data(iterator: Any) -> list[tf.Tensor]:
     """
     if not isinstance(iterator, tf.data.Iterator):
         return []
-    parts = (part for _, part in walk(internals.TF_ITERATOR_DATASET.of(iterator)))
-    functions = (part for part in parts if isinstance(part, tf.types.experimental.ConcreteFunction))
-    return [handle for function in functions for handle in function.captured_inputs]
+    return [
+        handle
+        for part in _parts_of(iterator)
+        if isinstance(part, tf.types.experimental.ConcreteFunction)
+        for handle in part.captured_inputs
+    ]
 
 
 def not_ahead(data: tf.data.Dataset) -> tf.data.Dataset:

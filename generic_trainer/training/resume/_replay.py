@@ -27,6 +27,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from generic_trainer._core.keras import is_keras_3
 from generic_trainer._core.records import streaming
 from generic_trainer._core.scratch import unlike_a_pattern
 from generic_trainer.training.distributed import size
@@ -51,6 +52,8 @@ class Replay:
 
     Attributes:
         goal: the position of the checkpoint, at which it ends.
+        logs: what the last step before the checkpoint has returned, which may end an epoch; None
+            until a step is computed.
         path: of the checkpoint.
         muting: what keeps `fit` from evaluating, and other callbacks from being called; closed at
             the end.
@@ -81,12 +84,15 @@ class Replay:
         self._model = model
         self._state = state
         self._draws = draws
-        self._logs: Any = None
+        self.logs: Any = None
         self._reads_all = False  # of the current iterator
+        # Batches that the data may lack in an execution of several steps: Keras 3 counts whole
+        # ones, also if the data end within the last one.
+        self._lacking = model.steps_per_execution - 1 if is_keras_3(model) else 0
         with fitting(self.path):
             self.goal = Position(**saved.metadata)
             state.read_weights(self.path)
-            draws.restore(state.saved.get("draws"))
+            draws.restore(state.saved["draws"])
         known = (self.goal.epochs, params["epochs"]), (self.goal.of_epoch, params.get("steps"))
         if any(None not in (then, now) and then != now for then, now in known):
             raise data_differ()
@@ -109,34 +115,26 @@ class Replay:
         within = shuffles_within_a_pass(iterator, self.goal.done)
         self._reads_all = within or self._draws.reads_all
 
-    def logs(self, computed: Any, *, is_computed: bool) -> Any:
-        """Returns what the last step before the checkpoint has returned: it may end an epoch.
-
-        Args:
-            computed: what a computed step has returned, whose structure the logs get.
-            is_computed: whether it is such a step.
-        """
-        if is_computed:
-            with fitting(self.path):
-                self._logs = logs_like(computed, self._state.saved["logs"])
-        return self._logs
+    def step_ends(self, computed: Any) -> None:
+        """Takes what a computed step has returned, whose structure the logs get."""
+        with fitting(self.path):
+            self.logs = logs_like(computed, self._state.saved["logs"])
 
     def ends_epoch(self, position: Position) -> bool:
         """Returns whether the current epoch has no more steps than those that are done."""
         lengths = self.goal.lengths[len(position.lengths) :]
         return bool(lengths) and position.batches >= lengths[0]
 
-    def skip(self, iterator: Any, count: int, lacking: int, *, is_first: bool) -> int:
+    def skip(self, iterator: Any, count: int, *, is_first: bool) -> int:
         """Reads batches with which shuffles draw, and no others; returns their number.
 
         Args:
             iterator: of the current pass over the data.
             count: of the steps that have just been replayed.
-            lacking: batches that an execution of several steps may not find; see `skip`.
             is_first: whether nothing was read from the iterator yet.
         """
         read = count if self._reads_all else int(is_first and not self._draws.of_python)
-        skip(iterator, read, lacking)
+        skip(iterator, read, self._lacking)
         return read
 
     def is_over(self, position: Position) -> bool:
@@ -154,16 +152,16 @@ class Replay:
         if position.lengths != self.goal.lengths[: len(position.lengths)]:
             raise data_differ()
 
-    def end(self, iterator: Any, consumed: int, lacking: int) -> None:
+    def end(self, iterator: Any, consumed: int) -> None:
         """Moves the data to the place of the checkpoint.
 
         Args:
             iterator: of the current pass over the data.
             consumed: batches that were taken from it.
-            lacking: see `skip`.
         """
         goal = self.goal
         self.muting.close()
+        self._draws.is_replay = False
         if goal.streams != streaming.is_set() and not goal.done:
             ways = "come from columns", "are streamed"
             _logger.warning(
@@ -183,7 +181,8 @@ class Replay:
                 self._draws.end_replay(self._state.saved["random"], len(goal.lengths))
                 fits = goal.shared == (size() > 1)
                 with unlike_a_pattern(self.path) as path:
-                    move_to(iterator, path, goal.consumed - consumed, lacking, has_state=fits)
+                    batches = goal.consumed - consumed
+                    move_to(iterator, path, batches, self._lacking, has_state=fits)
 
 
 def end_of_data() -> tf.errors.OutOfRangeError:

@@ -138,44 +138,19 @@ def _value(variable: Any) -> tf.Tensor:
     return variable.read_value()
 
 
-class OwnOfReplicas:
-    """The variables of a model whose values differ between replicas; few models have any."""
+def _own_of_replicas(strategy: tf.distribute.Strategy, variables: Variables) -> list[Any]:
+    """Returns for each variable whose values differ between replicas those of this process.
 
-    def __init__(self, strategy: tf.distribute.Strategy, variables: Iterable[Any]) -> None:
-        """Looks at variables, which were made in the scope of the strategy.
-
-        Args:
-            strategy: of the model.
-            variables: TensorFlow's, and lookup tables.
-        """
-        self._parts = strategy.experimental_local_results  # of this process
-        self._spans_workers = isinstance(strategy, _MULTI_WORKER)
-        self._own = [
-            variable
-            for variable in variables
-            if isinstance(strategy, (tf.distribute.MirroredStrategy, _MULTI_WORKER))
-            and strategy.num_replicas_in_sync > 1
-            and getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
-        ]
-
-    def values(self) -> list[Any]:
-        """Returns for each worker, variable and replica an array; all workers call this."""
-        values = [[part.numpy() for part in self._parts(variable)] for variable in self._own]
-        return gather(values) if self._own and self._spans_workers else [values]
-
-    def assign(self, of_workers: list[Any]) -> None:
-        """Restores the result of `values`, if there are as many replicas as there were then.
-
-        It may be that of more variables, the first of which these are.
-        """
-        number, workers = (rank(), size()) if self._spans_workers else (0, 1)
-        parts = [self._parts(variable) for variable in self._own]
-        arrays = of_workers[number][: len(parts)] if len(of_workers) == workers else []
-        if [*map(len, arrays)] == [*map(len, parts)]:
-            for variable, array in zip(
-                tf.nest.flatten(parts), tf.nest.flatten(arrays), strict=True
-            ):
-                variable.assign(array)
+    Few models have any.
+    """
+    kinds = (tf.distribute.MirroredStrategy, _MULTI_WORKER)
+    if not isinstance(strategy, kinds) or strategy.num_replicas_in_sync == 1:
+        return []
+    return [
+        strategy.experimental_local_results(variable)
+        for variable in variables.values()
+        if getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
+    ]
 
 
 def attributes_of(model: Any) -> dict[str, Any]:
@@ -188,27 +163,27 @@ def attributes_of(model: Any) -> dict[str, Any]:
         Their paths → them.
     """
     values: dict[str, Any] = {}
-    deferred: dict[str, Any] = {}
-    for path, part in parts_with_metrics(model, deferred):
-        if isinstance(part, _KINDS):
-            continue
+    for path, part in _parts_with_attributes(model):
         kind: Any = type(part)
         if hasattr(kind, "trainable_weights") and not serves_training(part):
             values[f"{path}.{TRAINABLE}"] = part.trainable
-        for name, value in attributes_in(part).items():
+        hidden = {name: getattr(part, name) for name in _CLIPS if hasattr(part, name)}
+        for name, value in {**attributes_in(part), **hidden}.items():
             if not is_restored(value) or name in _NOT_RESTORED:
                 continue
             if name == "loss" and hasattr(kind, "compile"):  # `_changes` looks at it
                 continue
             if name[0] != "_" or name in names_of_user(kind):
                 values[f"{path}.{name}"] = tuple(value) if isinstance(value, tuple) else value
-    for path, part in parts_of_optimizers(deferred):
-        kind = type(part)
-        for name in [*vars(part), *(name for name in _CLIPS if hasattr(part, name))]:
-            is_own = name[0] != "_" or name in names_of_user(kind)
-            if is_own and name not in _NOT_RESTORED and is_restored(getattr(part, name)):
-                values[f"{path}.{name}"] = getattr(part, name)
     return values
+
+
+def _parts_with_attributes(model: Any) -> Iterator[tuple[str, Any]]:
+    deferred: dict[str, Any] = {}
+    for path, part in parts_with_metrics(model, deferred):
+        if not isinstance(part, _KINDS):
+            yield path, part
+    yield from parts_of_optimizers(deferred)
 
 
 def parts_with_metrics(model: Any, deferred: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -267,9 +242,7 @@ def names_of_user(kind: type) -> frozenset[str]:
 
 def set_attributes(model: Any, numbers: Mapping[str, Any]) -> None:
     """Restores results of `attributes_of`; others stay as they are."""
-    deferred: dict[str, Any] = {}
-    parts = dict(parts_with_metrics(model, deferred))
-    parts |= parts_of_optimizers(deferred)
+    parts = dict(_parts_with_attributes(model))
     for key, number in numbers.items():  # `trainable` sets those below, which come later
         path, _, name = key.rpartition(".")
         if path in parts and getattr(parts[path], name, None) != number:
@@ -293,12 +266,12 @@ class ModelState:
         saved: all values of the checkpoint that `read_weights` has read.
     """
 
-    variables: Variables
     saved: dict[str, Any]
 
     def __init__(self, model: Any, others: Sequence[Any] = ()) -> None:
         """Takes a model or layer of Keras, and others whose variables its training changes."""
         self._model, self._others = model, others
+        self.variables: Variables = {}
         strategy = getattr(model, "distribute_strategy", None)  # layers have none
         self._strategy = strategy or tf.distribute.get_strategy()
 
@@ -314,8 +287,15 @@ class ModelState:
             values: other plain data to write.
         """
         tensors = {**taken(self.variables), **tensors}
-        own = OwnOfReplicas(self._strategy, self.variables.values())
-        values |= {"learned": self._learned, "replicas": own.values()}
+        replicas: list[Any] = [
+            [
+                [part.numpy() for part in parts]
+                for parts in _own_of_replicas(self._strategy, self.variables)
+            ]
+        ]
+        if replicas[0] and isinstance(self._strategy, _MULTI_WORKER):
+            replicas = gather(replicas[0])
+        values |= {"learned": self._learned, "replicas": replicas}
         write_values = taken_state(_VALUES, {**values, "random": random_state(self._model)})
 
         def write(directory: str) -> None:
@@ -343,8 +323,9 @@ class ModelState:
             with warnings.catch_warnings(), contextlib.suppress(Exception):
                 warnings.simplefilter("ignore")
                 self._model.build_from_config(build_config)
-        if all_now:
-            _build_layers(self._model, of_layers)
+        for path, layer in [*_unbuilt(self._model)] if all_now else ():  # those above others first
+            if not layer.built and of_layers.get(path):  # one above may have built it
+                layer.build_from_config(of_layers[path])
         self.find_variables()
         names = filter(lambda name: name.startswith(WEIGHTS), self.variables)
         missing, others = self._read_variables({name: self.variables[name] for name in names})
@@ -376,8 +357,16 @@ class ModelState:
     def _read_variables(self, variables: Variables) -> tuple[set[str], set[str]]:
         with unlike_a_pattern(os.path.dirname(self._path)) as directory:
             names = read_variables(tensors_in(directory), variables)
-        own = OwnOfReplicas(self._strategy, variables.values())
-        own.assign(self.saved["replicas"])
+        own = _own_of_replicas(self._strategy, variables)
+        spans_workers = isinstance(self._strategy, _MULTI_WORKER)
+        number, workers = (rank(), size()) if spans_workers else (0, 1)
+        saved = self.saved["replicas"]
+        # The first of those that were saved, and only for as many replicas as there were then.
+        arrays = saved[number][: len(own)] if len(saved) == workers else []
+        if [*map(len, arrays)] == [*map(len, own)]:
+            flat = zip(tf.nest.flatten(own), tf.nest.flatten(arrays), strict=True)
+            for variable, array in flat:
+                variable.assign(array)
         set_adapted_state(self._model, self._adapted)
         return names
 
@@ -444,13 +433,6 @@ def _unbuilt(model: Any) -> Iterator[tuple[str, Any]]:
     for path, layer in _layers_of_keras_3(model):
         if not layer.built and type(layer).build not in (keras.Layer.build, keras.Model.build):
             yield path, layer
-
-
-def _build_layers(model: Any, configs: Mapping[str, Any]) -> None:
-    """Builds the layers of a model that cannot be built as a whole, those above others first."""
-    for path, layer in [*_unbuilt(model)]:
-        if not layer.built and configs.get(path):  # one above may have built it
-            layer.build_from_config(configs[path])
 
 
 def tensors_in(directory: str) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -89,22 +89,17 @@ def _seen(value: Any, depth: int) -> Any:
         return value.shape, value.flat[::step].tobytes()
     if isinstance(value, str | bytes):
         return len(value), value[:_CHARACTERS], value[-_CHARACTERS:]
-    if isinstance(value, Mapping):
-        return _members(list(itertools.islice(value.items(), _ENDS)), len(value), depth)
-    if isinstance(value, set | frozenset):
-        return len(value)
-    if isinstance(value, list | tuple | deque):
-        ends = [value[n] for n in range(min(_ENDS, len(value)))]
-        ends += [value[-n] for n in range(1, min(_ENDS, len(value)) + 1)]
-        return _members(ends, len(value), depth)
     if is_generator(value) and not isinstance(value, tf.random.Generator):
         return pickled(state_of(value))
-    return None
-
-
-def _members(members: Collection[Any], size: int, depth: int) -> Any:
+    if isinstance(value, Mapping):  # which may be that of a file
+        members = [*itertools.islice(value.items(), _ENDS)]
+    elif isinstance(value, list | tuple | deque):
+        members = [*value]
+    else:
+        return len(value) if isinstance(value, set | frozenset) else None
     if not depth:
-        return size
+        return len(value)
+    ends = [*members[:_ENDS], *members[-_ENDS:]]
     # Numbers are themselves, and objects of which nothing is known are known by their places.
-    seen = [m if type(m) in (bool, int, float) else _seen(m, depth - 1) for m in members]
-    return size, [id(m) if s is None else s for m, s in zip(members, seen, strict=True)]
+    seen = [m if type(m) in (bool, int, float) else _seen(m, depth - 1) for m in ends]
+    return len(value), [id(m) if s is None else s for m, s in zip(ends, seen, strict=True)]
