@@ -46,7 +46,7 @@ def train_and_publish(job: Job, trackings: Sequence[Tracking] = ()) -> Validatio
         launch(job)
         return None
     with store.own_staging(job.request):
-        store.set_earlier_run_aside(job.request.model_run_dir)
+        store.set_earlier_run_aside(job.request)
         try:
             with live_run(job.request.model_run_dir), track(job, trackings) as tracked:
                 tracked.report = report = _train_and_publish(job)

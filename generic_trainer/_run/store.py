@@ -9,6 +9,7 @@
 
 `run.json` in one of these directories holds facts that a later run needs, as one JSON object:
 
+- in `7`: `run_key`; a later run of this number and another key does not go on from there;
 - in `7.failed`, if the run failed its last check: a `KeptExport` and its job;
 - in `.checkpoints/<run key>`: `key`, the parts of the run key, and `kept_in`, the directory of a
   kept export, so that the next run of the same key finds it under every orchestrator.
@@ -102,16 +103,23 @@ def own_staging(request: TrainingRequest) -> Iterator[None]:
         yield
 
 
-def set_earlier_run_aside(run_dir: str) -> None:
-    """Moves away what a published run has left in the directory of a new one.
+def set_earlier_run_aside(request: TrainingRequest) -> None:
+    """Moves away what another run has left in the directory of a new one, which takes note of it.
 
     TFX numbers executions from 1 again if its metadata were deleted. The scalars and the course of
-    the earlier run would count as those of the new one.
+    a published run would count as those of the new one, and an estimator would go on from the
+    checkpoints of a killed run of another key.
     """
-    if ProgressReader(run_dir).look().phase == "published":
+    run_dir = request.model_run_dir
+    key = None
+    with contextlib.suppress(Exception):  # the file is damaged: the class depends on the fault
+        key = read_facts(run_dir).get("run_key")
+    is_published = ProgressReader(run_dir).look().phase == "published"
+    if is_published or key not in (None, request.run_key):
         target = run_dir.rstrip("/") + _EARLIER_SUFFIX
         move_aside(run_dir, target)
         _logger.info("Moved what an earlier run has left in %s to %s", run_dir, target)
+    write_facts(run_dir, run_key=request.run_key)
 
 
 @only_logged("The log and the export of the failed run could not be kept")

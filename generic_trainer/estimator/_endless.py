@@ -26,8 +26,9 @@ _MAY_END = {
     *("PyFunc", "PyFuncStateless", "EagerPyFunc", "Placeholder"),
 }
 
-# Mode → the error to raise if its dataset repeats forever.
-_unlimited: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar(
+# Mode → its input function, and the error to raise if the dataset of that repeats forever: hooks
+# and exporters train and evaluate too, on other data.
+_unlimited: contextvars.ContextVar[Mapping[str, tuple[Any, str]]] = contextvars.ContextVar(
     "unlimited", default=types.MappingProxyType({})
 )
 # Estimator → the mode and the error of its newest dataset, if that repeats forever. It is not a
@@ -48,12 +49,13 @@ def refuse_endless(*specs: Any) -> Iterator[None]:
     for spec in specs:
         limit, mode = ("max_steps", "train") if hasattr(spec, "max_steps") else ("steps", "eval")
         if getattr(spec, limit) is None and not (spec.hooks or getattr(spec, _LISTENERS, None)):
-            unlimited[mode] = (
+            error = (
                 f"{type(spec).__name__}(input_fn) returns a dataset that repeats forever, and "
                 f"neither {limit} nor a hook ends it. Pass {limit}, such as fn_args.train_steps or "
                 "eval_steps (--train-steps, --eval-steps of `generic-trainer run`), or let the "
                 "dataset end, such as by num_epochs=1."
             )
+            unlimited[mode] = spec.input_fn, error
     token = _unlimited.set(unlimited)
     try:
         yield
@@ -68,8 +70,8 @@ def noting_endless(call_input_fn: Callable[..., Any]) -> Callable[..., Any]:
     def method(estimator: Any, input_fn: Any, mode: str, *args: Any, **kwargs: Any) -> Any:
         data = call_input_fn(estimator, input_fn, mode, *args, **kwargs)
         _endless.pop(estimator, None)
-        error = _unlimited.get().get(mode)
-        if error is not None and (_is_endless(data) or _is_fed_forever(input_fn)):
+        unlimited_fn, error = _unlimited.get().get(mode, (None, ""))
+        if input_fn is unlimited_fn and (_is_endless(data) or _is_fed_forever(input_fn)):
             _endless[estimator] = mode, error
         return data
 

@@ -240,9 +240,10 @@ _REPLACED = {
         (b"from tensorflow.python.ops import control_flow_ops", "control_flow_ops"),
     ],
 }
-# Modules whose functions differ for several workers.
+# Modules whose functions differ for several workers, or after one was lost.
 _ON_WORKERS = [
-    f"{_PACKAGE}.python.estimator.{name}" for name in ("estimator", "run_config", "training")
+    f"{_PACKAGE}.python.estimator.{name}"
+    for name in ("estimator", "exporter", "run_config", "training")
 ]
 
 

@@ -57,8 +57,8 @@ def as_slot() -> Iterator[None]:
 def extend(module: Any, user_context: Callable[[], Any]) -> None:
     """Makes the functions of a module of `tensorflow_estimator` work on several workers.
 
-    What would never end is refused. Those that call the user's functions do so in `user_context`,
-    and keep AutoGraph away from the code of Keras 2.
+    What would never end is refused, and a BestExporter knows of lost attempts. Those that call the
+    user's functions do so in `user_context`, and keep AutoGraph away from the code of Keras 2.
     """
     functions: dict[str, Callable[..., Any]]
     refusing = {
@@ -70,6 +70,11 @@ def extend(module: Any, user_context: Callable[[], Any]) -> None:
             original = module.train_and_evaluate
             both = functools.partial(_train_and_evaluate, original)
             module.train_and_evaluate = functools.wraps(original)(both)
+            return
+        case "exporter":
+            from generic_trainer.estimator._exports import remember_best  # imports this package
+
+            remember_best(module.BestExporter)
             return
         case "run_config":
             owner = module.RunConfig

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer._core.files import delete_tree, gfile, write_whole
+from generic_trainer._core.files import copy_tree, delete_tree, gfile, write_whole
 from generic_trainer._core.scratch import LOCK_SUFFIX
 from generic_trainer.data import count_examples, counting_anew
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
@@ -371,12 +371,13 @@ class ExperimentRun:
         ):
             if saved and saved.metadata["validated_at"] != progress.validated_at:
                 controller.validate()  # after the checkpoint, and callbacks go by it
+            saver = _Saver(controller)
             run(
                 controller,
                 schedule,
                 progress,
-                save=functools.partial(_save, trial.latest, controller),
-                save_best=functools.partial(_save, trial.best, controller),
+                save=functools.partial(saver.save, trial.latest),
+                save_best=functools.partial(saver.save, trial.best),
                 report=functools.partial(_report, start, {}),
             )
             if self.part.number == 0 and distributed.gather(self.best() is trial)[0]:
@@ -395,13 +396,30 @@ def _progress_of(saved: SavedCheckpoint | None, known: TrialProgress | None) -> 
     return copy.deepcopy(known) or TrialProgress()
 
 
-def _save(manager: CheckpointManager, controller: Controller, progress: TrialProgress) -> None:
-    """Saves in all workers, as strategies want it; what all but the chief write is thrown away."""
-    saved = manager.latest()
-    is_new = saved is None or saved.step < progress.batches
-    if distributed.gather(is_new)[0]:  # a resumed run meets its own checkpoint
-        manager.save(progress.batches, controller.save, dataclasses.asdict(progress))
-        distributed.barrier("at a checkpoint")  # which all can read now
+@dataclasses.dataclass
+class _Saver:
+    """Saves each state of a trial once: callbacks may hand over to it what they have collected.
+
+    Attributes:
+        last: the last checkpoint; another one of the same step is a copy of it.
+    """
+
+    controller: Controller
+    last: SavedCheckpoint | None = None
+
+    def save(self, manager: CheckpointManager, progress: TrialProgress) -> None:
+        """Saves in all workers, as strategies want it; all but the chief throw theirs away."""
+        saved = manager.latest()
+        is_new = saved is None or saved.step < progress.batches
+        if distributed.gather(is_new)[0]:  # a resumed run meets its own checkpoint
+            is_same = self.last is not None and self.last.step == progress.batches
+            write = self._copy if is_same else self.controller.save
+            self.last = manager.save(progress.batches, write, dataclasses.asdict(progress))
+            distributed.barrier("at a checkpoint")  # which all can read now
+
+    def _copy(self, directory: str) -> None:
+        if self.last is not None and is_chief():
+            copy_tree(self.last.path, directory)
 
 
 def _check_seen_by_all(saved: SavedCheckpoint | None, directory: str) -> None:

@@ -80,6 +80,27 @@ def test_train_and_evaluate_exports(tmp_path: Path) -> None:
     np.testing.assert_allclose(outputs["y"].numpy(), [[1.5], [-3.0]])
 
 
+def near_step_4(best_eval_result: Any, current_eval_result: Any) -> bool:
+    best, current = (abs(r["global_step"] - 4) for r in (best_eval_result, current_eval_result))
+    return bool(current < best)
+
+
+@pytest.mark.parametrize("pattern", [None, "eval/*.tfevents.*"])
+def test_the_best_export_is_that_of_all_attempts(tmp_path: Path, pattern: str | None) -> None:
+    attempts = []
+    for steps in (6, 8):  # the first is lost there, and all its objects with it
+        config = estimator.RunConfig(model_dir=str(tmp_path), save_checkpoints_steps=2)
+        best = estimator.BestExporter("best", receiver_fn, pattern, near_step_4)
+        given = (
+            estimator.TrainSpec(input_fn, steps),
+            estimator.EvalSpec(input_fn, steps=1, exporters=best, throttle_secs=0),
+        )
+        estimator.train_and_evaluate(one_weight(config=config), *given)
+        newest = max((tmp_path / "export" / "best").glob("[0-9]*"))
+        attempts.append(tf.train.load_variable(f"{newest}/variables/variables", "global_step"))
+    assert attempts == [4, 4]
+
+
 def stopping_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
     hooks = [tf.compat.v1.train.StopAtStepHook(4)]
     return line_fn(features, labels, mode, params)._replace(training_hooks=hooks)
@@ -96,7 +117,10 @@ def test_only_what_would_never_end_is_refused() -> None:
     hooked = estimator.TrainSpec(input_fn, hooks=[tf.compat.v1.train.StopAtStepHook(4)])
     finite = estimator.TrainSpec(once), estimator.EvalSpec(once, steps=None)
     line = estimator.LinearClassifier(columns()), *finite
-    for given in ((one_weight(), hooked, step), own, line):
+    trained = one_weight()
+    within = estimator.experimental.InMemoryEvaluatorHook(trained, input_fn, steps=1)
+    evaluated = trained, estimator.TrainSpec(input_fn, 4, [within]), finite[1]
+    for given in ((one_weight(), hooked, step), own, line, evaluated):
         assert both(*given)[0]["global_step"] == 4
 
 

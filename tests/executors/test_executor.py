@@ -85,17 +85,26 @@ def test_scalars_become_properties_of_the_model(finished: Node) -> None:
     assert finished.model.name == ""  # as a string: TFX keeps a field there
 
 
-def test_scalars_of_an_earlier_run_of_this_number_are_not_those_of_the_model(node: Node) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_earlier_run_of_this_number_leaves_nothing_to_the_model(
+    node: Node, is_killed: bool
+) -> None:
     """Without its metadata, TFX counts from 1 again."""
     log = "with tf.summary.create_file_writer(fn_args.model_run_dir).as_default():\n    "
-    node.run(helpers.run_fn(f"{log}tf.summary.scalar('old', 1.0, step=1)"))
-    assert node.model.has_custom_property("old")
+    old = f"{log}tf.summary.scalar('old', 1.0, step=1)"
+    if is_killed:
+        with pytest.raises(KeyboardInterrupt):
+            node.run(helpers.run_fn(f"{old}\nraise KeyboardInterrupt"))
+    else:
+        node.run(helpers.run_fn(old))
+        assert node.model.has_custom_property("old")
     node.new_outputs()
     node.run(helpers.run_fn(f"{log}tf.summary.scalar('new', 1.0, step=1)"))
     assert node.model.has_custom_property("new")
     assert not node.model.has_custom_property("old")
     earlier = node.path("model_run").with_name("1.earlier")
-    assert (earlier / "report.html").is_file()
+    assert (earlier / "report.html").is_file() or is_killed
+    assert list(earlier.glob("events*"))
 
 
 def test_the_measured_goodput_becomes_a_property_of_the_model(finished: Node, node: Node) -> None:

@@ -431,7 +431,7 @@ def _step_and_attempt(name: str) -> tuple[int, int]:
 def _publish(path: str, saved: SavedCheckpoint) -> None:
     """Makes the files in a local directory durable, as a checkpoint."""
     files = {}
-    for name in files_below(path):
+    for name in sorted({*files_below(path)} - {_MANIFEST_FILE}):  # of a checkpoint that is copied
         _sync(os.path.join(path, name))
         files[name] = sha256_of_file(os.path.join(path, name))
     name = os.path.basename(saved.path)

@@ -94,6 +94,8 @@ class Experiment:
     _: dataclasses.KW_ONLY
     train_hooks: Sequence[Any] | None = None
     sleep: Callable[[float], None] = time.sleep
+    # The checkpoint of the last evaluation: another process may write the next one meanwhile.
+    _evaluated: str | None = dataclasses.field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.estimator, tf_estimator.v1.Estimator):
@@ -222,7 +224,7 @@ class Experiment:
                 pause_s = throttle_s
                 continue
             metrics = self._evaluate(name, input_fn=input_fn or self.eval_input_fn)
-            seen = newest
+            seen = self._evaluated
             if export:
                 self._export(metrics)
             pause_s = throttle_s - (time.monotonic() - began)
@@ -264,10 +266,9 @@ class Experiment:
 
     def _goes_on(self, metrics: Metrics | None, predicate: Callable[..., bool] | None) -> bool:
         """Returns whether the user and the number of steps want to go on."""
-        if predicate:
-            path = self.estimator.latest_checkpoint() if metrics else None
-            if not predicate(metrics, **taken(predicate, checkpoint_path=path)):
-                return False
+        path = self._evaluated if metrics else None
+        if predicate and not predicate(metrics, **taken(predicate, checkpoint_path=path)):
+            return False
         is_first = metrics is None or self.train_steps is None
         return is_first or bool(metrics["global_step"] < self.train_steps)  # type: ignore[index]
 
@@ -281,16 +282,20 @@ class Experiment:
         )
 
     def _evaluate(self, name: str | None = None, **changed: Any) -> Any:
+        self._evaluated = self.estimator.latest_checkpoint()
         options = {"input_fn": self.eval_input_fn, "steps": self.eval_steps, **changed}
+        options["checkpoint_path"] = self._evaluated
         return self.estimator.evaluate(name=name, hooks=list(self.eval_hooks or ()), **options)
 
     def _export(self, metrics: Metrics) -> list[Any]:
         folder = os.path.join(self.estimator.model_dir, "export")
-        evaluated = self.estimator.latest_checkpoint(), metrics, True
+        evaluated = self._evaluated, metrics, True
+        # An evaluator is alone; other workers have evaluated the same as the chief.
+        is_alone = self.estimator.config.task_type == "evaluator"
         return [
             exporter.export(self.estimator, os.path.join(folder, exporter.name), *evaluated)
             for exporter in self.export_strategies
-            if is_chief()  # which has evaluated the same
+            if is_alone or is_chief()
         ]
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from generic_trainer import estimator as tf_estimator
+from generic_trainer._core import internals
 from generic_trainer.errors import ConfigurationError
 from generic_trainer.estimator import tf1
 from generic_trainer.trials._estimator_exports import name_default_signature
@@ -182,6 +183,29 @@ def take_arrays(estimator: Any) -> Any:
     for method in (fit, evaluate, predict):
         setattr(estimator, method.__name__, functools.partial(method, estimator))
     return estimator
+
+
+def predict_as_then(estimator: Any) -> None:
+    """Gives a premade estimator the predictions of `tf.contrib.learn`: classes and scores are [N].
+
+    Classes are numbers unless there is a vocabulary. What is exported does not change.
+    """
+    name = internals.ESTIMATOR_CALL_MODEL_FN.name
+    original = getattr(estimator, name)
+
+    def call_model_fn(*args: Any, **named: Any) -> Any:
+        spec = original(*args, **named)
+        now = spec.predictions or {}
+        then = {
+            key: tf1.squeeze(value, 1)
+            for key, value in now.items()
+            if key in (PredictionKey.CLASSES, PredictionKey.SCORES) and value.shape[1:] == [1]
+        }
+        if PredictionKey.CLASSES in then and now[PredictionKey.CLASSES].op.type == "AsString":
+            then[PredictionKey.CLASSES] = tf1.squeeze(now["class_ids"], 1)
+        return spec._replace(predictions={**now, **then})
+
+    setattr(estimator, name, call_model_fn)
 
 
 def fit(estimator: Any, x: Any = None, y: Any = None, input_fn: Any = None, **named: Any) -> Any:

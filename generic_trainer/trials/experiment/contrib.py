@@ -41,6 +41,7 @@ from generic_trainer.trials.experiment._learn import (
     ModeKeys,
     RunConfig,
     make_export_strategy,
+    predict_as_then,
     take_arrays,
 )
 
@@ -214,7 +215,11 @@ def _as_then(now: Any, name: str, part: str) -> Any:
         if part == "learn" and "loss_reduction" in taken:  # tf.estimator's default is the sum
             named.setdefault("loss_reduction", _MEAN)
         made = now(*args, **named)
-        return take_arrays(made) if hasattr(made, "train") else made  # a premade estimator
+        if not hasattr(made, "train"):
+            return made
+        if part == "learn":
+            predict_as_then(made)
+        return take_arrays(made)
 
     return call
 

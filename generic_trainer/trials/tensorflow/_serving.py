@@ -1,12 +1,12 @@
 """The export of a `TensorFlowTrial`: predictions that its graph has, and their inputs.
 
 `build_graph` returns metrics; predictions may be among them or not, and any part of
-a record may be the label. Both can be read off the graph: the label joins the computation last,
-and a prediction is a tensor that the model has computed before.
+a record may be the label. Both can be read off the graph: the model applies its weights to
+features, and to no label, and a prediction is a tensor that it has computed before a label joins.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,10 +19,11 @@ from generic_trainer.trials._pipeline import are_features
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _LONE_INPUT = "inputs"
 _LABEL_NAMES = frozenset({"label", "labels", "target", "targets", "y"})
-_VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable"})
 
 
-def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args: Any) -> None:
+def export(
+    session: Any, predictions: Mapping[str, tf.Tensor], inputs: Mapping[str, Any], fn_args: Any
+) -> None:
     """Writes the predictions of a trial's graph as a SavedModel.
 
     Its signature takes serialized tf.Examples where the pipeline's schema, or Transform's, has all
@@ -31,16 +32,10 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
 
     Args:
         session: holds the trained variables.
-        record: the argument of `build_graph`.
-        outputs: the result of `build_graph`.
+        predictions: the first result of `find_predictions`.
+        inputs: the second one.
         fn_args: the argument of `run_fn`.
-
-    Raises:
-        ExportError: the graph has no prediction, or ragged inputs.
     """
-    components = _components(record)
-    outputs = {name: output for name, output in outputs.items() if not isinstance(output, tuple)}
-    predictions, inputs = find_predictions(record, components, outputs)
     with ScratchFolder("graph-") as scratch:
         directory = os.path.join(scratch, "graph")
         with session.graph.as_default():
@@ -59,27 +54,37 @@ def export(session: Any, record: Any, outputs: Mapping[str, tf.Tensor], fn_args:
 
 
 def find_predictions(
-    record: Any, components: Mapping[str, tf.Tensor], outputs: Mapping[str, tf.Tensor]
+    record: Any, outputs: Mapping[str, Any]
 ) -> tuple[dict[str, tf.Tensor], dict[str, Any]]:
     """Returns the predictions of a graph, one value per example each, and their inputs.
 
-    1. What `build_graph` returned, as far as it is per example and does not need the label.
+    1. What `build_graph` returned, as far as it is per example and needs no label.
     2. If that is nothing, the tensors that meet the label on their way to the outputs.
 
-    The label is the second component of a record that is a tuple, or the one called "label" or the
-    like; otherwise, what meets the model's computation last. `components` are the record's parts by
-    name: tensors [N, ...], maybe sparse.
+    Labels are those parts of the record that the loss needs, and that no weight is applied to; of
+    several, those after the first part of a tuple, or the one called "label" or the like.
+
+    Args:
+        record: the argument of `build_graph`.
+        outputs: the result of `build_graph`.
+
+    Raises:
+        ExportError: the graph has no prediction, or ragged inputs.
     """
+    components = _components(record)
+    outputs = {name: output for name, output in outputs.items() if not isinstance(output, tuple)}
     flow = _Flow(components, outputs.values())
-    labels = _conventional(record, components) or flow.joined_last()
+    known = _conventional(record, components)
+    labels = known & flow.unweighted or flow.unweighted or known
     predictions = {name: t for name, t in outputs.items() if flow.serves(t, labels)}
-    if not predictions:
+    # A weight or a mask joins after the label, an offset before: which one it is, only names tell.
+    if not predictions and (labels <= known or not flow.is_chain(labels)):
         predictions = {t.op.name.replace("/", "_"): t for t in flow.before(labels)}
     if not predictions:
         raise ExportError(
             "No prediction was found in the graph: expected a tensor [N, ...] that depends on the "
             f"variables and not on {sorted(labels) or 'a label'}. Return it from build_graph, next "
-            "to the loss."
+            'to the loss; if it needs one of these, call the label "label".'
         )
     needed = frozenset().union(*map(flow.components_of, predictions.values()))
     return predictions, {name: part for name, part in components.items() if name in needed}
@@ -93,22 +98,33 @@ def _conventional(record: Any, components: Mapping[str, tf.Tensor]) -> set[str]:
 
 
 class _Flow:
-    """What each tensor upstream of some results is computed from: components and variables."""
+    """What each tensor upstream of some results is computed from: components and variables.
 
-    def __init__(self, components: Mapping[str, tf.Tensor], results: Iterable[tf.Tensor]) -> None:
+    Attributes:
+        unweighted: the names of the record's components that no variable is applied to.
+    """
+
+    def __init__(self, components: Mapping[str, tf.Tensor], results: Collection[tf.Tensor]) -> None:
         self._rows = {name: _rows_of(tensor) for name, tensor in components.items()}
         self._components = {
             part.ref(): frozenset({name}) for name, t in components.items() for part in _parts(t)
         }
         self._learned: set[Any] = set()
         self._order = list(_upstream(results, stop=set(self._components)))
+        graph = next(iter(results)).graph
+        variables = {v.op for v in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)}
+        weighted: set[str] = set()
         for operation in self._order:
             inputs = operation.inputs
             names = frozenset().union(*map(self.components_of, inputs))
             made = {tensor.ref() for tensor in operation.outputs} - self._components.keys()
             self._components.update(dict.fromkeys(made, names))
-            if operation.type in _VARIABLES or any(t.ref() in self._learned for t in inputs):
+            learned = [tensor for tensor in inputs if tensor.ref() in self._learned]
+            if operation in variables or learned:
                 self._learned |= made
+            if not all(map(self.components_of, learned)):  # a loss gets no weights, but penalties
+                weighted.update(*(self.components_of(t) for t in inputs if t.shape.rank != 0))
+        self.unweighted = set().union(*map(self.components_of, results)) - weighted
 
     def components_of(self, tensor: tf.Tensor) -> frozenset[str]:
         """Returns the names of the record's components that a tensor is computed from."""
@@ -125,17 +141,10 @@ class _Flow:
             and _rows_of(tensor) in {self._rows[name] for name in names}
         )
 
-    def joined_last(self) -> set[str]:
-        """Returns the components that meet a learned tensor downstream of all other such places."""
-        for operation in reversed(self._order):
-            learned: set[str] = set()
-            plain: set[str] = set()
-            for tensor in operation.inputs:
-                names = learned if tensor.ref() in self._learned else plain
-                names |= self.components_of(tensor)
-            if learned and plain - learned:
-                return plain - learned
-        return set()
+    def is_chain(self, labels: set[str]) -> bool:
+        """Whether one of the labels joins what another one has reached."""
+        met = [tensor for name in labels for tensor in self.before({name})]
+        return any(self.components_of(tensor) & labels for tensor in met)
 
     def before(self, labels: set[str]) -> list[tf.Tensor]:
         """Returns the tensors that no label has reached, consumed by operations that one has."""

@@ -17,7 +17,7 @@ from generic_trainer.training import distributed
 from generic_trainer.training.resume import not_ahead, undrawn
 from generic_trainer.trials._context import average, fit_to_workers, seed_generators
 from generic_trainer.trials._trial import LOADERS, HparamsTrial, TrialRun
-from generic_trainer.trials.tensorflow._serving import export
+from generic_trainer.trials.tensorflow._serving import export, find_predictions
 
 _CHECKPOINT = "model.ckpt"
 _LOSS = "loss"
@@ -88,6 +88,7 @@ class TensorFlowController:
         Raises:
             ModuleFileError: the module has no `make_data_loaders`, or its result is wrong.
             ConfigurationError: the methods of the trial contradict each other.
+            ExportError: the graph has no prediction.
         """
         run, _ = fit_to_workers(run, is_graph=True)
         seed_generators(run.seed)
@@ -106,6 +107,7 @@ class TensorFlowController:
             record = tf.cond(self._is_training, self._training.get_next, self._validation.get_next)
             built = build(trial, record, self._is_training, run)
             self._record, self._outputs, self._train_op = built
+            self._served = find_predictions(self._record, self._outputs)
             self._metrics = _metrics(trial, self._outputs, run)
             self._saver = tf1.train.Saver(max_to_keep=None)
             self._reset = tf1.local_variables_initializer()
@@ -166,7 +168,7 @@ class TensorFlowController:
         if checkpoint_dir is not None:
             self._restore(checkpoint_dir)
         with distributed.eager_mode():  # code of TensorFlow 1 turns it off
-            export(self._session, self._record, self._outputs, fn_args)
+            export(self._session, *self._served, fn_args)
 
     def close(self) -> None:
         self._session.close()

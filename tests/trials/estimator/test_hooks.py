@@ -98,6 +98,32 @@ def test_a_resumed_trial_loads_once_before_it_trains(open_trial, tmp_path):
     assert calls == [f"a load {tmp_path.name}", "a begin", "a session", "a run", "a run"]
 
 
+class HandsOver(RunHook):
+    """Hands the batches since the last checkpoint over to each checkpoint."""
+
+    def __init__(self):
+        self.since = 0
+
+    def after_run(self, run_context, run_values):
+        self.since += 1
+
+    def on_checkpoint_end(self, checkpoint_dir):
+        (Path(checkpoint_dir) / "since").write_text(str(self.since))
+        self.since = 0
+
+
+def test_the_latest_and_the_best_checkpoint_of_a_step_have_the_same_files(run_experiment, tmp_path):
+    every = {"min_validation_period": {"batches": 3}, "scheduling_unit": 3}
+    run_experiment(with_hooks(HandsOver()), config(9, metric="error", **every))
+    files = sorted((tmp_path / "checkpoints" / "trial-1").glob("*/step-*/since"))
+    kept = [(path.parts[-3], path.parts[-2].partition(".")[0], path.read_text()) for path in files]
+    assert [(kind, int(step.removeprefix("step-")), since) for kind, step, since in kept] == [
+        ("best", 9, "3"),
+        ("latest", 6, "3"),
+        ("latest", 9, "3"),
+    ]
+
+
 def test_hooks_are_closed_when_training_fails(open_trial):
     class Fails(Notes):
         def after_run(self, run_context, run_values):

@@ -350,8 +350,27 @@ def test_estimators_predict_arrays(tmp_path):
         rows = [row["predictions"].tolist() for row in found]
         assert rows == [row["predictions"].tolist() for row in made.predict(x, as_iterable=False)]
     wrapped = learn.SKCompat(made).fit(x, 2 * x, steps=1)
-    assert wrapped.predict(x)[learn.PredictionKey.SCORES].shape == (6, 1)
+    assert wrapped.predict(x)[learn.PredictionKey.SCORES].shape == (6,)
     assert wrapped.score(x, 2 * x).keys() >= {"loss"}
+
+
+@pytest.mark.parametrize("label_keys", [None, ["no", "yes"], ["no", "yes", "perhaps"]])
+@pytest.mark.parametrize("kind", ["LinearClassifier", "DNNClassifier"])
+def test_classes_are_numbers_or_keys(kind, label_keys, tmp_path):
+    learn = tf1.contrib.learn
+    x = np.linspace(0, 1, 12, dtype=np.float32)[:, None]
+    keys = np.array(label_keys or [0, 1])
+    columns = learn.infer_real_valued_columns_from_input(x)
+    options = {"n_classes": len(keys), "label_keys": label_keys, "model_dir": str(tmp_path)}
+    options |= {"hidden_units": [2]} if kind.startswith("DNN") else {}
+    made = getattr(learn, kind)(feature_columns=columns, **options)
+    y = keys[(x[:, 0] > 0.5).astype(int)]
+    found = learn.SKCompat(made.fit(x, y, steps=1)).predict(x)["classes"]
+    right = np.mean([key.decode() if label_keys else key for key in found] == y)
+    assert (found.shape, found.dtype.kind) == ((12,), "S" if label_keys else "i")
+    own = {} if label_keys else {"own": learn.MetricSpec(tf1.metrics.accuracy, "classes")}
+    metrics = made.evaluate(x, y, metrics=own)
+    assert [metrics[name] for name in ("accuracy", *own)] == pytest.approx([right] * (1 + len(own)))
 
 
 def test_batches_of_the_same_size():

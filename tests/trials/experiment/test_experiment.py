@@ -133,6 +133,33 @@ def test_continuous_eval_waits_for_the_next_checkpoint(tmp_path):
     assert evaluations(tmp_path, "eval_continuous") == [20, 40]
 
 
+def test_continuous_eval_exports_the_checkpoint_that_it_has_evaluated(tmp_path, monkeypatch):
+    """As an evaluator does while the chief goes on training."""
+    asked, exported = [], []
+    trainer = make_experiment(config(tmp_path)).estimator
+    trainer.train(input_fn, steps=10)
+    monkeypatch.setenv("TF_CONFIG", tf_config("evaluator", chief=1, worker=1, ps=1))
+
+    class Goes(tf1.train.SessionRunHook):
+        def end(self, session):
+            trainer.train(input_fn, max_steps=20)
+
+    def go_on(metrics, checkpoint_path):
+        asked.append((metrics and metrics["global_step"], checkpoint_path))
+        return True
+
+    def export_fn(estimator, export_path, checkpoint_path, eval_result):
+        exported.append((eval_result["global_step"], checkpoint_path))
+
+    strategies = [ExportStrategy("each", export_fn)]
+    options = {"export_strategies": strategies, "eval_hooks": [Goes()], "train_steps": 20}
+    experiment = make_experiment(config(tmp_path), sleep=lambda _: None, **options)
+    experiment.continuous_eval(continuous_eval_predicate_fn=go_on)
+    path = str(tmp_path / "model.ckpt-")
+    assert exported == [(10, f"{path}10"), (20, f"{path}20")]
+    assert asked == [(None, None), *exported]
+
+
 def test_continuous_eval_pauses_after_each_evaluation(tmp_path):
     waits, asked = [], []
     experiment = make_experiment(config(tmp_path), train_steps=80, sleep=waits.append)

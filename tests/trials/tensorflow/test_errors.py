@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import tensorflow.compat.v1 as tf
 
-from generic_trainer.errors import ConfigurationError, ModuleFileError
+from generic_trainer.errors import ConfigurationError, ExportError, ModuleFileError
 from generic_trainer.trials import get_experiment_config, run_fn_from_trial
 from generic_trainer.trials._trial import TrialRun
 from generic_trainer.user_code import bundle_module_file, user_function
@@ -24,6 +24,12 @@ class UnknownMetrics(OneWeight):
         return ["loss", "speed"]
 
 
+class NoPrediction(OneWeight):
+    def build_graph(self, record, is_training):
+        w = tf.get_variable("w", [])
+        return {"loss": w * tf.reduce_mean(record["x"] - record["label"])}
+
+
 class NoLoss(OneWeight):
     def build_graph(self, record, is_training):
         return {"w": super().build_graph(record, is_training)["w"]}
@@ -39,6 +45,11 @@ def test_the_metric_of_the_searcher_is_checked_before_training():
     config = {**RUN.config, "searcher": {"metric": "los", "max_length": {"batches": 1}}}
     with pytest.raises(ConfigurationError, match=r"'los' is not among .*did you mean 'loss'"):
         OneWeight.open_controller(dataclasses.replace(RUN, config=config))
+
+
+def test_a_graph_without_predictions():
+    with pytest.raises(ExportError, match="Return it from build_graph"):
+        NoPrediction.open_controller(RUN)
 
 
 def test_a_graph_without_a_loss():

@@ -38,7 +38,7 @@ def test_the_logits_are_found_where_the_label_comes_in(graph):
     )
     right = tf.equal(tf.argmax(logits, 1, name="best"), record["which"])
     outputs = {"loss": loss, "accuracy": tf.reduce_mean(tf.cast(right, tf.float32))}
-    found, inputs = find_predictions(record, record, outputs)
+    found, inputs = find_predictions(record, outputs)
     assert found.keys() == {"logits_out", "best"}
     assert inputs.keys() == {"image"}
 
@@ -48,7 +48,7 @@ def test_features_that_join_on_the_way_are_no_labels(graph):
     joined = tf.concat([dense(record["deep"], 3, "deep"), record["wide"]], axis=1)
     price = dense(joined, 1, "price")
     outputs = {"loss": tf.reduce_mean(tf.square(price - record["price"]))}
-    found, inputs = find_predictions(record, record, outputs)
+    found, inputs = find_predictions(record, outputs)
     assert list(found) == ["price_out"]
     assert inputs.keys() == {"deep", "wide"}
 
@@ -58,8 +58,8 @@ def test_in_a_tuple_the_label_comes_second(graph):
     record = (parts["a"], parts["b"])
     score = dense(record[0], 1, "score")
     outputs = {"loss": tf.reduce_mean(tf.square(score - record[1]))}
-    found, inputs = find_predictions(record, {"a": record[0], "b": record[1]}, outputs)
-    assert (list(found), list(inputs)) == (["score_out"], ["a"])
+    found, inputs = find_predictions(record, outputs)
+    assert (list(found), list(inputs)) == (["score_out"], ["record_0"])
 
 
 def test_what_build_graph_returns_comes_first(graph):
@@ -70,7 +70,61 @@ def test_what_build_graph_returns_comes_first(graph):
         "scores": tf.sigmoid(score),
         "errors": score - record["label"],
     }
-    assert list(find_predictions(record, record, outputs)[0]) == ["scores"]
+    assert list(find_predictions(record, outputs)[0]) == ["scores"]
+
+
+XYZ = {"x": floats(4, 3), "y": floats(4, 2), "z": floats(4, 1)}
+
+
+@pytest.mark.parametrize("is_returned", [True, False])
+@pytest.mark.parametrize("names", ["x y z", "height target z", "x y label", "a b c", None])
+def test_what_a_weight_is_applied_to_is_no_label(graph, names, is_returned):
+    parts = components(**XYZ)
+    keys = names.split() if names else ("record_0", "record_1", "record_2")
+    record = dict(zip(keys, parts.values(), strict=True)) if names else tuple(parts.values())
+    x, y, z = parts.values()
+    total = tf.add(dense(x, 1, "of_x"), dense(y, 1, "of_y"), "total")
+    outputs = {"loss": tf.reduce_mean(tf.square(total - z)) + 0.1 * tf.nn.l2_loss(total)}
+    found, inputs = find_predictions(record, outputs | ({"z": total} if is_returned else {}))
+    assert [tensor.op.name for tensor in found.values()] == ["total"]
+    assert list(inputs) == list(keys[:2])
+
+
+def weighted_loss(score, label, weight):
+    return tf.reduce_sum(weight * tf.square(score - label)) / tf.reduce_sum(weight)
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_returned"),
+    [("area price importance", True), ("area label importance", False), ("area y w", False)],
+)
+def test_neither_a_label_nor_the_weight_of_an_error_is_an_input(graph, keys, is_returned):
+    record = dict(zip(keys.split(), components(**XYZ).values(), strict=True))
+    x, label, weight = record.values()
+    score = dense(x, 2, "score")
+    outputs = {"loss": weighted_loss(score, label, weight), "errors": score - label}
+    found, inputs = find_predictions(record, outputs | ({"price": score} if is_returned else {}))
+    assert [tensor.op.name for tensor in found.values()] == ["score/out"]
+    assert list(inputs) == ["area"]
+
+
+def test_of_weight_and_label_without_a_name_it_is_asked_which_one_is_which(graph):
+    record = components(area=floats(4, 3), price=floats(4, 2), importance=floats(4, 1))
+    outputs = {"loss": weighted_loss(dense(record["area"], 2, "score"), *[*record.values()][1:])}
+    with pytest.raises(ExportError, match=r"not on \['importance', 'price'\]"):
+        find_predictions(record, outputs)
+
+
+def test_each_of_two_labels_has_its_prediction(graph):
+    record = components(**XYZ)
+    loss = 0.0
+    for name, units in (("y", 2), ("z", 1)):
+        score = dense(record["x"], units, f"of_{name}")
+        loss += tf.reduce_mean(tf.square(score - record[name]))
+    record = {"x": record["x"], "box": record["y"], "area": record["z"]}
+    found, inputs = find_predictions(record, {"loss": loss})
+    assert found.keys() == {"of_y_out", "of_z_out"}
+    assert list(inputs) == ["x"]
 
 
 SPARSE = """
@@ -121,11 +175,3 @@ def test_sparse_parts_of_a_record(run_experiment, tmp_path, has_schema):
         fed = {"words": tf2.constant([[1, 3, 5], [0, 0, 0], [2, 0, 0]], tf.int64)}
     found = model.signatures["serving_default"](**fed)
     assert np.ravel(found["score"]).tolist() == [3, 0, 1]
-
-
-def test_a_graph_without_predictions_is_refused(graph):
-    record = components(x=floats(4, 3), label=floats(4, 1))
-    w = tf.get_variable("w", [])
-    outputs = {"loss": w * tf.reduce_mean(record["x"] - record["label"])}
-    with pytest.raises(ExportError, match="Return it from build_graph"):
-        find_predictions(record, record, outputs)
