@@ -279,19 +279,12 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
 
         def on_train_begin(self, logs: Any = None) -> None:
             self._epoch = 0
-            self._done = self.params.get(RESUMED, 0)
-            self._is_first_epoch = True
-            if self._done and watch.has_fitted:  # in this attempt: a fit before it has metrics here
-                watch.begin_curves()
-            watch.has_fitted = True
+            self._done = 0
+            self._has_begun = False
             watch.store(epochs=self.params.get("epochs"))  # shows that the first step is traced
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if self._is_first_epoch:  # of a fit that is resumed, or has `initial_epoch`: it goes on
-                self._is_first_epoch = False
-                self._done = max(epoch * (self.params.get("steps") or 0), self._done)
-                if not self._done:
-                    watch.begin_curves()
+            self._begin(epoch)
             self._epoch = epoch
             self._first = self._done
 
@@ -310,10 +303,22 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             watch.epoch_ends(self._line(), logs)
 
         def on_train_end(self, logs: Any = None) -> None:
+            self._begin(0)  # a fit that ended before the kill has no epoch
             if self.params.get(RESUMED):  # what was before the kill is in the history alone
                 history = getattr(self.model.history, "history", {})
                 latest = {name: values[-1] for name, values in history.items() if values}
                 watch.store(**self._line(), metrics=_numbers(latest))
+
+        def _begin(self, epoch: int) -> None:
+            if self._has_begun:
+                return
+            self._has_begun = True
+            # A `fit` that is resumed, or has `initial_epoch`, goes on.
+            resumed = self.params.get(RESUMED, 0)
+            self._done = max(epoch * (self.params.get("steps") or 0), resumed)
+            if not self._done or (resumed and watch.has_fitted):
+                watch.begin_curves()
+            watch.has_fitted = True
 
         def _line(self) -> dict[str, Any]:
             steps = self.params.get("steps")
