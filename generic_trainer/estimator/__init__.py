@@ -21,10 +21,10 @@ or the names are taken from here: `from generic_trainer import estimator`, then
    `model_to_estimator`, layers in a `model_fn`) must be of Keras 2: of the `tf.keras` of this `tf`.
    Which Keras TensorFlow itself shows, and so `TF_USE_LEGACY_KERAS`, does not matter.
 3. Several workers train together, without a strategy: each on its rows of each batch, gradients
-   averaged; worker 0 writes and evaluates. With parameter servers they train asynchronously.
-   `train_distribute` works on one worker, such as `tf.distribute.MirroredStrategy`, which on
-   several CPU devices needs `cross_device_ops=tf.distribute.ReductionToOneDevice()`: its default
-   waits for ever there.
+   averaged; worker 0 writes and evaluates. With parameter servers only the chief trains,
+   and nothing is evaluated. `train_distribute` works on one worker, such as
+   `tf.distribute.MirroredStrategy`, which on several CPU devices needs
+   `cross_device_ops=tf.distribute.ReductionToOneDevice()`: its default waits for ever there.
 4. TPU estimators and boosted trees are missing: they left the package before 2.15.
 
 Names load on first use. TensorFlow itself is left as it is: other code that imports it in this

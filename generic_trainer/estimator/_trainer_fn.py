@@ -28,6 +28,9 @@ _NAME = "trainer_fn"
 _EXPECTED = {"estimator": "Estimator", "train_spec": "TrainSpec", "eval_spec": "EvalSpec"}
 _EVAL_RECEIVER = "eval_input_receiver_fn"
 
+# Names of FnArgs that it had not then, so that a custom_config may have them.
+_NEWER = ("num_examples", "checkpoint_dir", "extra_inputs", "working_dir")
+
 _logger = logging.getLogger(__name__)
 
 
@@ -89,8 +92,10 @@ class _TrainerFnArgs(SimpleNamespace):
     """
 
     def __init__(self, fn_args: Any) -> None:
-        super().__init__(**{**(fn_args.custom_config or {}), **vars(fn_args)})
-        self.warm_start_from = fn_args.base_model
+        config = fn_args.custom_config or {}
+        newer = {name: config[name] for name in _NEWER if name in config}
+        super().__init__(**{**config, **vars(fn_args), **newer})
+        self.warm_start_from = fn_args.base_model or config.get("warm_start_from")
         # Checkpoints and event files go into the estimator's folder, and have no place in a model.
         for name in ("serving_model_dir", "eval_model_dir"):
             folder = os.path.basename(getattr(fn_args, name))

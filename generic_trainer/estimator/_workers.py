@@ -28,6 +28,7 @@ import tensorflow as tf
 from generic_trainer._core import internals
 from generic_trainer._core.cluster import is_chief, is_one_of_several, this_task
 from generic_trainer._core.scratch import ScratchFolder
+from generic_trainer.estimator._best_export import remember_best
 from generic_trainer.estimator._endless import noting_endless, raising_endless, refuse_endless
 from generic_trainer.training import distributed, keras_2_unconverted
 
@@ -72,8 +73,6 @@ def extend(module: Any, user_context: Callable[[], Any]) -> None:
             module.train_and_evaluate = functools.wraps(original)(both)
             return
         case "exporter":
-            from generic_trainer.estimator._exports import remember_best  # imports this package
-
             remember_best(module.BestExporter)
             return
         case "run_config":

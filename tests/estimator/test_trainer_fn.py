@@ -117,13 +117,16 @@ def test_trainer_fn_args_are_like_hparams(tmp_path: Path) -> None:
             print("units:", hparams.units, hparams["units"], hparams.get("units", 0))
             print("depth:", hparams.get("depth", 3), "depth" in hparams, "units" in hparams)
             print("steps:", hparams.train_steps, hparams.get("custom_config"))
+            print("own:", hparams.num_examples, hparams.warm_start_from)
     """
+    config = {"units": 16, "train_steps": 7, "num_examples": 9, "warm_start_from": "/ckpt"}
     with pytest.raises(ModuleFileError, match="found None"):
-        run(tmp_path, source, custom_config={"units": 16, "train_steps": 7})
+        run(tmp_path, source, custom_config=config)
     log = (tmp_path / "model_run" / "1.failed" / "training.log").read_text()
     assert "units: 16 16 16" in log
     assert "depth: 3 False True" in log
-    assert "steps: 50 {'units': 16, 'train_steps': 7}" in log
+    assert f"steps: 50 {config}" in log
+    assert "own: 9 /ckpt" in log
 
 
 def test_warm_start_from_a_published_model(
