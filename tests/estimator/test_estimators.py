@@ -117,7 +117,7 @@ def test_only_what_would_never_end_is_refused() -> None:
     hooked = estimator.TrainSpec(input_fn, hooks=[tf.compat.v1.train.StopAtStepHook(4)])
     finite = estimator.TrainSpec(once), estimator.EvalSpec(once, steps=None)
     line = estimator.LinearClassifier(columns()), *finite
-    trained = one_weight()
+    trained = estimator.LinearClassifier(columns())  # whose steps read data, and end with them
     within = estimator.experimental.InMemoryEvaluatorHook(trained, input_fn, steps=1)
     evaluated = trained, estimator.TrainSpec(input_fn, 4, [within]), finite[1]
     for given in ((one_weight(), hooked, step), own, line, evaluated):
