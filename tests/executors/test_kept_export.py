@@ -52,7 +52,7 @@ def test_a_corrected_contract_publishes_what_was_trained(
     assert node.model.get_float_custom_property("train/loss") == 0.25
     assert node.model.get_float_custom_property("goodput") == goodput > 0
     assert "trained, as the log says" in helpers.kept_log(node.outputs)
-    written = {"live.html", "report.html", "report.json", "train", "training.log"}
+    written = {"live.html", "report.html", "report.json", "run.json", "train", "training.log"}
     assert {*node.names("model_run")} == {*written, "progress-chief.jsonl", "progress-run.jsonl"}
     report = (node.path("model_run") / "report.html").read_text()
     assert "<figcaption>loss" in report  # of the other's training
