@@ -59,6 +59,7 @@ def kept_output(path: str) -> Iterator[None]:
     5. A program that opens /dev/stdout again, as `> /dev/stdout` in a shell does, empties a file:
        output of the last moment before may be lost. `>&1` and `>> /dev/stdout` do not.
     6. The traceback of an error that leaves the block is added to the file, but not shown.
+    7. If the copying process is killed, the part that it was copying may be kept twice.
 
     Args:
         path: the file; output is appended to its content.

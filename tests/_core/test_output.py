@@ -175,10 +175,14 @@ def test_nothing_is_lost_when_the_copying_process_is_sent_a_signal(
     """
     done, kept = run(tmp_path, body, "print('it goes on')")
     assert done.returncode == 0, done.stderr
-    assert kept.splitlines() == ["before", *(f"after {line}" for line in range(10_000))]
-    assert done.stdout.splitlines()[-1] == "it goes on"
+    lines = [f"after {line}" for line in range(10_000)]
+    # The part of a kill may be kept twice, or kept and not shown: it may have been kept already,
+    # and not yet noted as copied. Here only "before" can be in that part.
+    assert [*dict.fromkeys(kept.splitlines())] == ["before", *lines]
+    *shown, last = done.stdout.splitlines()
+    assert last == "it goes on"
     if number != signal.SIGSTOP:  # who is stopped, or stuck, is not waited for to show it
-        assert done.stdout.splitlines()[:-1] == kept.splitlines()
+        assert shown[-len(lines) :] == lines
 
 
 def test_daemon_keeps_nothing_of_ours_and_writes_on(tmp_path: Path) -> None:
