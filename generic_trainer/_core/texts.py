@@ -223,7 +223,10 @@ def _yaml_loader() -> Any:
 
 def reason_of(error: BaseException) -> str:
     """Returns type and message of an error in one line, without TensorFlow's stack and nodes."""
-    own = [line for line in own_lines(str(error)) if not _BEFORE_CAUSE.search(line)]
+    message = str(error)
+    if isinstance(error, UnicodeDecodeError):  # perhaps of TensorFlow, for the text of its error
+        message = f"{error.reason} in: {error.object.decode(errors='backslashreplace')}"
+    own = [line for line in own_lines(message) if not _BEFORE_CAUSE.search(line)]
     reason = own[0].strip()[:500].removesuffix(".") if own else ""
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
 

@@ -140,6 +140,13 @@ def test_the_reason_is_the_cause_without_the_stack_around_it(message: str, reaso
     assert reason_of(RuntimeError(message)) == f"RuntimeError: {reason}".removesuffix(": ")
 
 
+def test_the_reason_of_an_error_whose_text_cannot_be_decoded_is_that_text() -> None:
+    with pytest.raises(UnicodeDecodeError) as info:
+        b"no \xff in the vocabulary".decode()
+    expected = "UnicodeDecodeError: invalid start byte in: no \\xff in the vocabulary"
+    assert reason_of(info.value) == expected
+
+
 def test_of_a_wide_table_only_the_first_columns_are_listed() -> None:
     assert listed([f"c{number}" for number in range(1_200)], most=2) == "c0, c1 and 1,198 more"
     assert listed(["a", "b"], most=2) == "a, b" and not listed([])

@@ -125,7 +125,7 @@ class Changes:
         """
         numbers, self._sets = self._sets, {}
         if saved is not None:
-            self._traced, self._is_traced = saved.get("traced", [{}]), True
+            self._traced, self._is_traced = saved["traced"], True
             numbers = self._traced[0]
         if not self._is_traced:
             first = self._traced[:1] or [self._changed()]
@@ -179,8 +179,7 @@ class Changes:
             if differing and is_repeated:
                 self._make_optimizer(saved["attributes"])
             yield
-        # Earlier versions noted no traces: what a step made anew has is known at the next one.
-        self._traced = saved.get("traced", self._traced)
+        self._traced = saved["traced"]
         self._is_traced = len(self._traced) > 1
         if self._is_traced and saved["is_made_anew"] and not self._model.run_eagerly:
             self._sets = {**self._attributes, **self._traced[-1]}

@@ -11,7 +11,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -25,9 +25,14 @@ _LONGEST_S = 1e7  # of limits that begin before the fit
 _NUMBERS = (float, int, datetime.datetime)  # not classes derived from them
 _FEW = 100  # members of a container
 
-# A value, the times by each clock before and after the hook that set it, and the first possible.
-_Set: TypeAlias = tuple[Any, ...]
-_SINCE, _UNTIL, _FIRST = 1, 2, 3  # of these
+
+class _Set(NamedTuple):
+    """A value, and when a hook set it, by each clock."""
+
+    value: float
+    since: list[float]  # before the hook
+    until: list[float]  # after it
+    first: list[float]  # since when the value may be there
 
 
 def now() -> list[float]:
@@ -65,7 +70,7 @@ class ClockReadings:
 
     def state(self) -> Any:
         """Returns the present state as plain data."""
-        return {"now": now(), "set": dict(self._set)}
+        return {"now": now(), "set": {name: tuple(each) for name, each in self._set.items()}}
 
     def moves(self, state: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
         """Yields what moves the readings in the callback, which has been restored.
@@ -79,9 +84,9 @@ class ClockReadings:
         for name, (present, put) in _places(self._callback).items():
             if name not in self._set or name not in state["set"]:
                 continue
-            old, new = state["set"][name], self._set[name]
-            is_set_anew = 2 * _number(present) < old[0]  # to 0, for example
-            if new[0] in (old[0], _number(present)) or is_set_anew:
+            old, new = _Set(*state["set"][name]), self._set[name]
+            is_set_anew = 2 * _number(present) < old.value  # to 0, for example
+            if new.value in (old.value, _number(present)) or is_set_anew:
                 continue
             if found := _clock(old, new):
                 clock, unit_s = found
@@ -91,7 +96,7 @@ class ClockReadings:
         until = now()
         for name, value in self._numbers().items():
             if value != before.get(name):
-                self._set[name] = value, since, until, first
+                self._set[name] = _Set(value, since, until, first)
 
     def _numbers(self) -> dict[str, float]:
         return {name: _number(value) for name, (value, _) in _places(self._callback).items()}
@@ -102,19 +107,19 @@ def _clock(old: _Set, new: _Set) -> tuple[int, float] | None:
 
     They were read in the hook; else since the process began, and then they are close to the clock.
     """
-    for begin in (_SINCE, _FIRST):
-        for unit_s, clock in itertools.product(_UNITS_S, range(len(new[begin]))):
-            if unit_s != 1 and min(old[0], new[0]) < _SMALLEST:
+    for is_in_hook in (True, False):
+        for unit_s, clock in itertools.product(_UNITS_S, range(len(new.until))):
+            if unit_s != 1 and min(old.value, new.value) < _SMALLEST:
                 continue
-            rounding_s = unit_s if isinstance(new[0], int) else _ROUNDING_S
-            earliest, latest = old[begin][clock], old[_UNTIL][clock]
-            start, end = new[begin][clock], new[_UNTIL][clock]
-            if begin == _FIRST and not (
-                earliest - rounding_s <= old[0] * unit_s <= latest + _LONGEST_S
-                and start - rounding_s <= new[0] * unit_s <= end + _LONGEST_S
+            rounding_s = unit_s if isinstance(new.value, int) else _ROUNDING_S
+            earliest, start = ((x.since if is_in_hook else x.first)[clock] for x in (old, new))
+            latest, end = old.until[clock], new.until[clock]
+            if not is_in_hook and not (
+                earliest - rounding_s <= old.value * unit_s <= latest + _LONGEST_S
+                and start - rounding_s <= new.value * unit_s <= end + _LONGEST_S
             ):
                 continue
-            change_s = (new[0] - old[0]) * unit_s
+            change_s = (new.value - old.value) * unit_s
             if start - latest - rounding_s <= change_s <= end - earliest + rounding_s:
                 return clock, unit_s
     return None

@@ -176,7 +176,7 @@ class Unsaved:
         traced = set(context.list_function_names()) - self._functions
         nodes = (node for name in traced for node in context.get_function_def(name).node_def)
         # These are `tf.random.uniform` and its like, also in Keras 2's `Dropout`.
-        places = _places_of_draws((node.name, node.op) for node in nodes)
+        places = _places_of_draws(nodes)
         if places:
             _logger.warning(
                 "If this fit is resumed, it draws other random numbers than it would have in %s: "
@@ -325,16 +325,18 @@ def stateful_draws_of_graph(graph: tf.Graph) -> list[str]:
         if operation.name not in initial:
             initial.add(operation.name)
             waiting += [tensor.op for tensor in operation.inputs]
-    operations = (op for op in graph.get_operations() if op.name not in initial)
-    return _places_of_draws((op.name, op.type) for op in operations)
+    return _places_of_draws(op.node_def for op in graph.get_operations() if op.name not in initial)
 
 
-def _places_of_draws(operations: Iterable[tuple[str, str]]) -> list[str]:
+def _places_of_draws(nodes: Iterable[Any]) -> list[str]:
     find = internals.TF_FIND_OP.get()
     places = set()
-    for name, kind in operations:
-        op = find(kind)
+    for node in nodes:
+        op = find(node.op)
         # Ops that draw have the attribute; those that are stateful too hide how far they are.
-        if op is not None and op.is_stateful and "seed2" in {attr.name for attr in op.attr}:
-            places.add(name.rpartition("/")[0].removesuffix("/random_uniform") or name)
+        if op is None or not op.is_stateful or "seed2" not in {attr.name for attr in op.attr}:
+            continue
+        if "dropout" in node.attr and not node.attr["dropout"].f:
+            continue  # an LSTM or a GRU of Keras 2, which draws nothing
+        places.add(node.name.rpartition("/")[0].removesuffix("/random_uniform") or node.name)
     return sorted(places)

@@ -25,6 +25,7 @@ from typing import Any
 import tensorflow as tf
 
 from generic_trainer._core import internals
+from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import TrainingError
 from generic_trainer.training._walk import walk
 from generic_trainer.training.resume._state import Tensors, tensors_in
@@ -69,7 +70,9 @@ def take_position(iterator: Any, batches: int, consumed: int, *, is_last: bool) 
             external_state_policy=fails.value,
         )
     except (ValueError, OSError, tf.errors.OpError) as error:  # mostly: it has none
-        _logger.info("The position in the data is kept as a number of batches: %s", error)
+        _logger.info(
+            "The position in the data is kept as a number of batches: %s", reason_of(error)
+        )
         return {}
     return {_ITERATOR: state}
 

@@ -131,6 +131,17 @@ def test_where_a_fit_cannot_be_resumed_exactly_is_said(
     assert expected in said
 
 
+@pytest.mark.parametrize("layer", ["LSTM", "GRU"])
+def test_layers_that_could_draw_and_do_not_are_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, keras: Any, layer: str
+) -> None:
+    model = keras.Sequential([getattr(keras.layers, layer)(2), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    sequences = ones(2).map(lambda rows, labels: (rows[:, tf.newaxis], labels))
+    model.fit(sequences, verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
+    assert "If this fit is resumed" not in caplog.text
+
+
 def tiny_model() -> Any:
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
     model.compile("adam", "mse")
