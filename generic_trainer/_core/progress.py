@@ -315,8 +315,9 @@ def _add(progress: Progress, line: dict[str, Any]) -> None:
     for name in ("cpu", "gpu", "memory_mb"):
         if is_number(line.get(name)):
             getattr(progress, name).append((since_s, float(line[name])))
-    if "curves" in line:
+    if "curves" in line:  # another fit begins
         progress.curves.clear()
+        progress.epoch, progress.step = line.get("epoch"), int(line.get("step", 0))
     for name, value in line.get("metrics", {}).items():
         points = progress.curves.setdefault(str(name), [])
         # Steps repeated after a restart replace the lost ones.

@@ -341,10 +341,10 @@ class Resume(OfEitherKeras):
             ]
             self._others += [member for member in others if not is_optional(member)]
             backs_up = any(is_class_of_keras(type(each), "BackupAndRestore") for each in others)
-            if backs_up and not is_keras_3(self.model):
+            if backs_up:
                 _logger.warning(
-                    "BackupAndRestore of Keras 2 sets the epoch: beside it, this fit cannot be "
-                    "resumed if it is killed. Leave it out: resume_callbacks does its work."
+                    "BackupAndRestore sets the epoch: beside it, this fit cannot be resumed if it "
+                    "is killed. Leave it out: resume_callbacks does its work."
                 )
             with self._closed_by_errors():
                 self._callback_state = CallbackState(others, self._since, self._run_dir)

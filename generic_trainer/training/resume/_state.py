@@ -319,7 +319,7 @@ class ModelState:
         self._adapted, build_config, of_layers = unpickled_data(self.saved["learned"])
         if not self._model.built and build_config:
             # Else the first step does: Keras 3 warns if it cannot. Keras 2 raises, of a model that
-            # adds losses in `call`, for example, or that takes strings.
+            # adds losses in `call`, for example.
             with warnings.catch_warnings(), contextlib.suppress(Exception):
                 warnings.simplefilter("ignore")
                 self._model.build_from_config(build_config)
@@ -376,7 +376,13 @@ class ModelState:
         layers = _layers_of_keras_3(self._model)
         configs = {path: layer.get_build_config() for path, layer in layers}
         configs = {path: config for path, config in configs.items() if is_plain(config)}
-        return pickled((adapted_state(self._model), self._model.get_build_config(), configs))
+        config = self._model.get_build_config()
+        # Keras 2 would build from floats what was called with others: each `Sequential` below casts
+        # its inputs from then on to what it was built with, so that large whole numbers merge.
+        called_with = tf.nest.flatten(getattr(self._model, "save_spec", tuple)())
+        if any(each != tf.TensorSpec(each.shape, tf.float32, each.name) for each in called_with):
+            config = None
+        return pickled((adapted_state(self._model), config, configs))
 
 
 def topmost_layers(holder: Any) -> Iterator[tuple[str, Any]]:

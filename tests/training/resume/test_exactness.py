@@ -207,6 +207,37 @@ def test_a_model_that_is_built_by_its_first_step_resumes(tmp_path: Path, keras: 
     assert_resumes(keras, "penalized", tmp_path, (7,))
 
 
+@pytest.mark.parametrize("kind", ["whole numbers in a Sequential", "texts in a subclass"])
+def test_a_model_that_is_built_by_its_first_step_reads_inputs_as_they_are(
+    tmp_path: Path, keras: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    keys = [b"a", b"b", b"c"] if "texts" in kind else [2**32 + 1, 2**32 + 2, 2**32 + 3]
+
+    def looked_up(keras: Any) -> Any:
+        lookup = keras.layers.StringLookup if "texts" in kind else keras.layers.IntegerLookup
+        parts = [lookup(vocabulary=keys), keras.layers.Embedding(4, 2), keras.layers.Dense(1)]
+        model = keras.Sequential(parts)
+
+        class Around(keras.Model):
+            def __init__(self) -> None:
+                super().__init__()
+                self.parts = keras.Sequential(parts)
+
+            def call(self, x: Any) -> Any:
+                return self.parts(x)
+
+        model = Around() if "subclass" in kind else model
+        model.compile("adam", "mse")
+        return model
+
+    def data() -> tf.data.Dataset:
+        rows = tf.data.Dataset.from_tensor_slices((keys, [[1.0], [2.0], [4.0]]))
+        return rows.repeat(4).batch(2)
+
+    monkeypatch.setitem(KINDS, "looked up", looked_up)
+    assert_resumes(keras, "looked up", tmp_path, (7,), data=data)
+
+
 def test_data_may_end_within_an_execution_of_several_steps(tmp_path: Path, keras: Any) -> None:
     assert_resumes(keras, "paired", tmp_path, (4,), data=lambda: batches(5))
 

@@ -910,7 +910,7 @@ def test_files_of_the_user_come_along_whatever_paths_callbacks_make(
     assert fit("second") == expected
 
 
-def test_backups_of_keras_2_are_named_beside_which_no_fit_resumes(
+def test_backups_of_keras_are_named_beside_which_no_fit_resumes(
     keras: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
@@ -918,7 +918,7 @@ def test_backups_of_keras_2_are_named_beside_which_no_fit_resumes(
     backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
     callbacks = [backup, *training.resume_callbacks(fn_args(tmp_path))]
     model.fit(ones(2), verbose=0, callbacks=callbacks)
-    assert ("BackupAndRestore of Keras 2" in caplog.text) == keras.__version__.startswith("2")
+    assert "BackupAndRestore sets the epoch" in caplog.text
 
 
 def test_a_model_of_another_backend_is_refused(tmp_path: Path) -> None:
