@@ -497,7 +497,11 @@ def test_a_file_where_the_project_needs_a_directory_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", [lambda row: row % 83 * 1.5, lambda row: "abc"[row % 83 // 28]])
+@pytest.mark.parametrize(
+    "label",
+    [lambda row: row % 83 * 1.5, lambda row: "abc"[row % 83 // 28]],
+    ids=["numbers", "classes"],
+)
 def test_the_model_of_the_project_learns_and_predicts(
     label: Callable[[int], object],
     tmp_path: Path,

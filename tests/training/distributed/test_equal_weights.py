@@ -19,14 +19,26 @@ pytestmark = pytest.mark.skipif(keras_3_package() is None, reason="needs Keras 3
 Results = list[dict[str, Any]]
 
 
+def run_in_turn(*runs: tuple[str, int, Path]) -> None:
+    """Runs groups with so many workers, which write into a folder, in children of one process."""
+    environment = {"TF_USE_LEGACY_KERAS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": ""}
+    environment["XLA_FLAGS"] = f"--xla_dump_to={runs[0][2]}/xla --xla_dump_hlo_as_text"
+    words = [
+        (group, str(folder), [f"127.0.0.1:{port}" for port in free_ports(size)])
+        for group, size, folder in runs
+    ]
+    run_python("-m", "tests.training.distributed.worker", json.dumps(words), **environment)
+
+
+def results_in(folder: Path) -> Results:
+    """Returns what each worker has ended with, by rank."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("[0-9].json"))]
+
+
 def run_workers(group: str, size: int, folder: Path) -> Results:
     """Returns what each of so many workers ends with."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(size)]
-    environment = {"TF_USE_LEGACY_KERAS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": ""}
-    environment["XLA_FLAGS"] = f"--xla_dump_to={folder}/xla --xla_dump_hlo_as_text"
-    program = "tests.training.distributed.worker"
-    run_python("-m", program, group, folder, *addresses, **environment)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
+    run_in_turn((group, size, folder))
+    return results_in(folder)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from generic_trainer._core.keras import keras_3_package
 from tests.data.reading import write
 from tests.examples import example
-from tests.training.distributed.test_equal_weights import run_workers
+from tests.training.distributed.test_equal_weights import results_in, run_in_turn
 
 pytestmark = [
     pytest.mark.slow,
@@ -16,18 +16,22 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "first", "then"), [("endless", 2, 1), ("finite", 1, 2)])
-def test_one_worker_goes_on_for_several_and_several_for_one(
-    kind: str, first: int, then: int, tmp_path: Path
-) -> None:
+def test_one_worker_goes_on_for_several_and_several_for_one(tmp_path: Path) -> None:
     rows = [example(x=[row / 64, 0.5], y=float(row % 7)) for row in range(64)]
-    for run in ("straight", "resumed"):
-        (tmp_path / run).mkdir()
-        write(tmp_path / run / "data", rows)
-    [straight] = run_workers(f"{kind} whole", 1, tmp_path / "straight")
-    run_workers(f"{kind} killed", first, tmp_path / "resumed")
-    resumed = run_workers(f"{kind} whole", then, tmp_path / "resumed")
-    assert [result["resumed"] for result in resumed] == [True] * then
-    for result in resumed:
-        np.testing.assert_allclose(result["weights"], straight["weights"], rtol=1e-5)
-        np.testing.assert_allclose(result["loss"], straight["loss"], rtol=1e-5)
+    changes = {"endless": (2, 1), "finite": (1, 2)}
+    folders = {kind: [tmp_path / kind / run for run in ("straight", "resumed")] for kind in changes}
+    runs = []
+    for kind, (first, then) in changes.items():
+        for folder in folders[kind]:
+            folder.mkdir(parents=True)
+            write(folder / "data", rows)
+        straight, resumed = folders[kind]
+        runs += [(f"{kind} whole", 1, straight), (f"{kind} killed", first, resumed)]
+        runs.append((f"{kind} whole", then, resumed))
+    run_in_turn(*runs)
+    for kind, (_, then) in changes.items():
+        [expected], found = map(results_in, folders[kind])
+        for result in found[:then]:
+            assert result["resumed"]
+            np.testing.assert_allclose(result["weights"], expected["weights"], rtol=1e-5)
+            np.testing.assert_allclose(result["loss"], expected["loss"], rtol=1e-5)

@@ -1,7 +1,8 @@
-"""Several workers: `python -m tests.training.distributed.worker GROUP FOLDER HOST:PORT...`.
+"""Several workers: `python -m tests.training.distributed.worker RUNS`.
 
-They are forked once TensorFlow is imported, which takes longest. Each writes what it ends each case
-of a group with as JSON into `FOLDER/RANK.json`.
+RUNS are a JSON list of runs, one after another: [GROUP, FOLDER, ["HOST:PORT", ...]]. Workers are
+forked once TensorFlow is imported, which takes longest. Each writes what it ends each case of a
+group with as JSON into `FOLDER/RANK.json`.
 """
 
 import contextlib
@@ -322,7 +323,8 @@ def write(file: str, results: dict[str, Any]) -> None:
         json.dump(results, opened, default=float)
 
 
-def main(group: str, folder: str, *addresses: str) -> None:
+def run(group: str, folder: str, addresses: list[str]) -> bool:
+    """Returns whether all workers have ended well."""
     tasks = {Task("worker", index): address for index, address in enumerate(addresses)}
     children = []
     for task in tasks:
@@ -341,7 +343,11 @@ def main(group: str, folder: str, *addresses: str) -> None:
             sys.stdout.flush()
             os._exit(status)  # without the farewells of TensorFlow, which wait for the others
     statuses = [os.waitpid(child, 0)[1] for child in children]
-    sys.exit(any(statuses))
+    return not any(statuses)
+
+
+def main(runs: str) -> None:
+    sys.exit(not all(run(*each) for each in json.loads(runs)))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from generic_trainer.training import export_model
+from generic_trainer.training import export_model, keras_2_left_alone
 from tests.processes import free_ports
 from tests.training.export import taxi
 
@@ -57,7 +57,7 @@ def main(strategy_name: str, directory: str, name: str) -> None:
     columns = taxi.rows(8)
     miles, tips = (tf.constant(columns[name])[:, tf.newaxis] for name in ("miles", "tips"))
     data = tf.data.Dataset.from_tensor_slices(({"miles": miles}, tips)).batch(4)
-    with strategy.scope():
+    with strategy.scope(), keras_2_left_alone():  # as in a `run_fn`
         model = build(importlib.import_module(name))
         model.fit(data, epochs=2, verbose=0)
         export_model(model, os.path.join(directory, name), schema=taxi.schema())

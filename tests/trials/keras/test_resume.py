@@ -145,6 +145,8 @@ class Generated(Subclassed):
             x = X[number] + np.random.normal(size=[1])
             yield x, 2 * x
 
+    build_validation_data_loader = build_training_data_loader
+
 
 class Mapped(Subclassed):
     """Its loader draws an order, and a function of NumPy the noise of each record."""
@@ -159,6 +161,8 @@ class Mapped(Subclassed):
 
         data = tf.data.Dataset.from_tensor_slices(X[np.random.permutation(3)]).map(both)
         return self.context.wrap_dataset(data.batch(2))
+
+    build_validation_data_loader = build_training_data_loader
 
 
 class Schedule(WithMomentum):
@@ -201,8 +205,6 @@ class Stateful(OneWeight):
         Shuffled,
         ShuffledArrays,
         Shuffling,
-        Generated,
-        Mapped,
         Drawn,
         Stateful,
     ],
@@ -212,16 +214,8 @@ def test_losses_go_on(resumed, trial_class):
     assert found == expected
 
 
-class GeneratedBoth(Generated):
-    build_validation_data_loader = Generated.build_training_data_loader
-
-
-class MappedBoth(Mapped):
-    build_validation_data_loader = Mapped.build_training_data_loader
-
-
-@pytest.mark.parametrize("trial_class", [GeneratedBoth, MappedBoth])
-def test_validations_do_not_change_what_training_data_draw(resumed, trial_class):
+@pytest.mark.parametrize("trial_class", [Generated, Mapped])
+def test_what_training_data_draw_goes_on_beside_validations_that_draw(resumed, trial_class):
     def batch(trial):
         return trial.train(1)["loss"], trial.validate()
 
