@@ -63,8 +63,8 @@ class Profile:
         label: the column to predict.
         task: of the label.
         classes: the label's values, sorted; empty for a regression.
-        columns: "numbers", "categories", "texts" and "characters", which are texts without spaces
-            between words → columns of this kind, without empty kinds.
+        columns: "numbers", "categories", "dates", "texts" and "characters", which are texts without
+            spaces between words → columns of this kind, without empty kinds.
         remarks: sentences for the user.
         tokens: words, or characters and pairs of them, to learn of a column of texts, at most.
         batch_size: rows of a batch.
@@ -91,7 +91,7 @@ def profile_of(table: Table, label: str) -> Profile:
     table.require_label(label)
     cells = {name: table.column(name) for name in table.columns}
     task, classes = _task(table, label, cells[label])
-    kinds = "numbers", "categories", "texts", "characters"
+    kinds = "numbers", "categories", "dates", "texts", "characters"
     columns: dict[str, list[str]] = {kind: [] for kind in kinds}
     remarks: list[str] = []
     for name, kind in table.columns.items():
@@ -111,17 +111,14 @@ def profile_of(table: Table, label: str) -> Profile:
                     "they are codes, let --schema name the column as one of texts (BYTES)."
                 )
         elif all(map(_DATE.fullmatch, distinct)):
-            columns["texts"].append(name)
+            columns["dates"].append(name)
             remarks.append(
-                f"{name!r} has dates, read as text: columns of year and month say more. Rows of "
-                "all dates are evaluated; to forecast, name files with --train and --eval, the "
-                "latter of the last dates."
+                f"{name!r} has dates, of which the numbers are learned, but no weekday. Rows of all "
+                "dates are evaluated; to forecast, name files with --train and --eval, the latter "
+                "of the last dates."
             )
         elif all(map(_TIME.fullmatch, distinct)):
-            columns["texts"].append(name)
-            remarks.append(
-                f"{name!r} has times, read as text: a column of minutes, as a number, says more."
-            )
+            columns["dates"].append(name)
         elif len(distinct) <= min(_MOST_CATEGORIES, len(filled) // 2):
             columns["categories"].append(name)
         elif 2 * sum(map(bool, map(_UNSPACED.search, distinct))) > len(distinct):
