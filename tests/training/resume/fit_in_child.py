@@ -1,15 +1,18 @@
-"""A run of `fit` in a process of its own, which may be told to kill itself.
+"""Runs of `fit`, each in a process of its own, which may be told to kill itself.
 
-Called with: checkpoint directory, file of examples, "endless" or "finite", batch at whose end to
-send a signal (0: none), number of the signal, and the Keras to use: "tensorflow.keras", "keras" or
-"tf_keras". Prints the weights' digest and the history as JSON.
+Called with: file of examples, "endless" or "finite", the Keras to use ("tensorflow.keras", "keras"
+or "tf_keras"), and for each run its checkpoint directory and the batch at whose end to kill it (0:
+not). The runs are forked once TensorFlow is imported, which takes longest. Prints for each its exit
+code, the weights' digest and the history, as JSON.
 """
 
 import hashlib
 import importlib
 import json
 import os
+import signal
 import sys
+import traceback
 from typing import Any
 
 import numpy as np
@@ -56,7 +59,8 @@ def dropout_with_generator(keras: Any) -> Any:
         keras.backend.experimental.disable_tf_random_generator()
 
 
-def main(directory: str, path: str, kind: str, batch: str, number: str, package: str) -> None:
+def fit(path: str, kind: str, package: str, directory: str, batch: str) -> Any:
+    """Returns the weights' digest and the history."""
     keras = tf.keras if package == "tensorflow.keras" else importlib.import_module(package)
     model = compiled_model(keras)
     resume = resume_callbacks(
@@ -64,7 +68,7 @@ def main(directory: str, path: str, kind: str, batch: str, number: str, package:
         callbacks=[keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0)],
         every_steps=EVERY_STEPS,
     )
-    kill = at_batch(keras, int(batch), lambda: os.kill(os.getpid(), int(number)))
+    kill = at_batch(keras, int(batch), lambda: os.kill(os.getpid(), signal.SIGKILL))
     steps = STEPS_PER_EPOCH if kind == "endless" else None
     with keras_2_left_alone():  # as in a `run_fn`
         history = model.fit(
@@ -76,7 +80,31 @@ def main(directory: str, path: str, kind: str, batch: str, number: str, package:
         )
     weights = b"".join(np.asarray(each).tobytes() for each in model.get_weights())
     logs = {name: [float(each) for each in values] for name, values in history.history.items()}
-    print(json.dumps([hashlib.sha256(weights).hexdigest(), logs]))
+    return hashlib.sha256(weights).hexdigest(), logs
+
+
+def forked(*arguments: str) -> Any:
+    """Returns the exit code of a process that calls `fit`, and its result."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.write(writing, json.dumps(fit(*arguments)).encode())
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as result:
+        found = json.loads(result.read() or "null")
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), found
+
+
+def main(path: str, kind: str, package: str, *runs: str) -> None:
+    pairs = zip(runs[::2], runs[1::2], strict=True)
+    print(json.dumps([forked(path, kind, package, *run) for run in pairs]))
 
 
 if __name__ == "__main__":

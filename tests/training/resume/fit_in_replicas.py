@@ -1,8 +1,9 @@
-"""A fit on two replicas, straight, and ended and resumed: a program, because of its devices.
+"""Fits on two replicas, straight, and ended and resumed: a program, because of its devices.
 
-Called with a directory, "tf_keras" or "keras", and the step to end at. Prints both results as JSON.
+Called with a directory, and the step to end at. Prints both results of either Keras as JSON.
 """
 
+import contextlib
 import importlib
 import json
 import sys
@@ -12,20 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from generic_trainer.training import resume_callbacks
-from tests.training.resume.fits import Ended, ending, fn_args, values
+from tests.training.resume.fits import Ended, ending, fn_args, plain, values
 
 EPOCHS, STEPS = 2, 5
-
-
-def plain(keras: Any) -> Any:
-    """Returns a Sequential; converting all of Keras 2's own code would take most of the time."""
-
-    class Plain(keras.Sequential):
-        @tf.autograph.experimental.do_not_convert
-        def train_step(self, *data: Any) -> Any:
-            return super().train_step(*data)
-
-    return Plain
 
 
 def fit(keras: Any, directory: str | None, end: int = 0) -> Any:
@@ -52,15 +42,20 @@ def fit(keras: Any, directory: str | None, end: int = 0) -> Any:
     return values(model), history
 
 
-def main(directory: str, name: str, end: str) -> None:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+def both(name: str, directory: str, end: int) -> tuple[Any, Any]:
+    """Returns the results of a fit that is straight, and of one that is ended and resumed."""
     keras = importlib.import_module(name)
     straight = fit(keras, None)
-    try:
-        fit(keras, directory, int(end))
-    except Ended:
-        print(json.dumps([straight, fit(keras, directory)]))
+    with contextlib.suppress(Ended):
+        fit(keras, directory, end)
+    return straight, fit(keras, directory)
+
+
+def main(directory: str, end: str) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    names = "keras", "tf_keras"
+    print(json.dumps({name: both(name, f"{directory}/{name}", int(end)) for name in names}))
 
 
 if __name__ == "__main__":

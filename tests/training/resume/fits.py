@@ -46,3 +46,14 @@ def ones(batches: int = 1) -> tf.data.Dataset:
 def values(model: Any) -> list[Any]:
     """Returns the weights of a model."""
     return [each.tolist() for each in model.get_weights()]
+
+
+def plain(keras: Any) -> Any:
+    """Returns a Sequential; converting all of Keras 2's own code would take most of the time."""
+
+    class Plain(keras.Sequential):
+        @tf.autograph.experimental.do_not_convert
+        def train_step(self, *data: Any) -> Any:
+            return super().train_step(*data)
+
+    return Plain

@@ -1,4 +1,7 @@
-"""A step that makes weights NaN ends the fit, and the error names what is to blame."""
+"""A step that makes weights NaN ends the fit, and the error names what is to blame.
+
+Most models run eagerly, as tracing them would take most of the time.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +13,7 @@ import tensorflow as tf
 
 from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
 from generic_trainer.training import restore_weights, resume_callbacks
-from tests.training.resume.fits import Ended, ending, fn_args, values
+from tests.training.resume.fits import Ended, ending, fn_args, plain, values
 
 ROWS, SIZE, BAD = 64, 8, 45  # row 5 of batch 6
 
@@ -36,8 +39,9 @@ def model_of(
 
     keras.utils.set_random_seed(1)
     dense = keras.layers.Dense(1, use_bias=False, name="dense")
-    model = keras.Sequential([Own(name="before"), dense, Own(name="after")])
-    model.compile(**{"optimizer": keras.optimizers.SGD(rate), **compiled}, loss=loss)
+    model = plain(keras)([Own(name="before"), dense, Own(name="after")])
+    how = {"optimizer": keras.optimizers.SGD(rate), "run_eagerly": True, **compiled}
+    model.compile(**how, loss=loss)
     return model
 
 
@@ -67,8 +71,8 @@ ROW = "batch 6 of epoch 1 (step 6): row 5 of 8 (the first is 0) to blame."
 INPUT = (ROW, "column 1 of features", "layer 'before'")
 # Value, its columns, arguments of the model, words of the error.
 FAULTS: list[tuple[float, Any, dict[str, Any], tuple[str, ...]]] = [
-    (-np.inf, 1, {}, INPUT),
-    (np.nan, 1, {"run_eagerly": True}, INPUT),
+    (-np.inf, 1, {"run_eagerly": False}, INPUT),
+    (np.nan, 1, {}, INPUT),
     (0.0, 2, {"before": tf.math.log}, (ROW, "it is column 2 of features", "layer 'before'")),
     (
         -1.0,  # a label out of range
@@ -86,7 +90,7 @@ FAULTS: list[tuple[float, Any, dict[str, Any], tuple[str, ...]]] = [
     (
         1.0,
         1,
-        {"loss": lambda y, p: (p - y) ** 2 / (y - y)},
+        {"loss": lambda y, p: (p - y) ** 2 / (y - y), "run_eagerly": False},
         ("batch 1 of epoch 1 (step 1): no single row is to blame", "The loss is not finite"),
     ),
 ]
@@ -106,7 +110,7 @@ def test_features_are_named_in_a_later_epoch_of_a_resumed_fit(tmp_path: Path, ke
         # Of many units, or a Dropout of Keras 2 may by chance leave out all that are NaN.
         hidden = keras.layers.Dropout(0.2)(keras.layers.Dense(8)(joined))
         model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
-        model.compile("adam", "mse")
+        model.compile("adam", "mse", run_eagerly=True)
         return model
 
     keras.utils.set_random_seed(1)
@@ -134,22 +138,24 @@ def test_means_of_a_batch_normalization_are_weights(tmp_path: Path, keras: Any) 
     def make() -> Any:
         normalization = keras.layers.BatchNormalization(name="normalization")
         model = keras.Sequential([keras.Input([3]), normalization, keras.layers.Dense(1)])
-        model.compile(scaled(keras), "mse")  # leaves such steps out
+        model.compile(scaled(keras), "mse", run_eagerly=True)  # leaves such steps out
         return model
 
     assert ROW in explained(tmp_path, make, data(np.nan))
 
 
 def test_rows_that_cannot_be_found_end_the_first_attempt(tmp_path: Path, keras: Any) -> None:
+    faulty = model_of(keras, steps_per_execution=2, run_eagerly=False)
     with pytest.raises(TrainingError, match="Rows can be named only if one worker") as error:
-        fit(tmp_path, model_of(keras, steps_per_execution=2), data(np.nan))
+        fit(tmp_path, faulty, data(np.nan))
     assert not isinstance(error.value, WorkerLostError)
 
 
 def test_the_place_of_a_value_in_a_row_has_all_its_indices(tmp_path: Path, keras: Any) -> None:
     def make() -> Any:
-        model = keras.Sequential([keras.Input([4, 5]), keras.layers.Flatten(), model_of(keras)])
-        model.compile("sgd", "mse")
+        layers = keras.layers.Flatten(), keras.layers.Dense(1)
+        model = keras.Sequential([keras.Input([4, 5]), *layers])
+        model.compile("sgd", "mse", run_eagerly=True)
         return model
 
     images = np.ones([ROWS, 4, 5], "float32")
@@ -224,13 +230,13 @@ def test_good_fits_end(tmp_path: Path, keras: Any) -> None:
         fit(tmp_path / name, model, data(), validation_data=broken, epochs=2)
         assert np.isfinite(values(model)[0]).all(), name
     masked = keras.Sequential([keras.Input([3]), Masked(), keras.layers.Dense(1)])
-    masked.compile("sgd", "mse")
+    masked.compile("sgd", "mse", run_eagerly=True)
     fit(tmp_path / "masked", masked, data())
     words = keras.layers.TextVectorization(output_mode="count", max_tokens=5)
     words.adapt(["a b", "c"])
     layers = [keras.Input([], dtype="string"), words, keras.layers.Dense(1)]
     text = keras.Sequential(layers)  # with Keras 2, its weights include a vocabulary
-    text.compile("sgd", "mse")
+    text.compile("sgd", "mse", run_eagerly=True)
     fit(tmp_path / "text", text, tf.data.Dataset.from_tensors((["a", "b c"], [0.0, 1.0])))
     inputs = keras.Input([3])
 
@@ -238,7 +244,7 @@ def test_good_fits_end(tmp_path: Path, keras: Any) -> None:
         pass
 
     measured = Measured(inputs, keras.layers.Dense(1)(inputs))
-    measured.compile("sgd", "mse")
+    measured.compile("sgd", "mse", run_eagerly=True)
     measured.ratio = keras.metrics.Mean()  # with Keras 2, its variables are among the weights
     measured.ratio.update_state([0.0])
     update = keras.callbacks.LambdaCallback(

@@ -210,7 +210,7 @@ def changing(keras: Any, epochs: tuple[int, ...], anew: tuple[int, ...]) -> Any:
 @pytest.mark.parametrize(
     ("epochs", "anew", "eagerly"),
     [
-        *(((0,), (0,), False), ((0, 1, 2), (0, 1, 2), False), ((1,), (1,), True)),
+        *(((0, 1, 2), (0, 1, 2), False), ((1,), (1,), True)),
         *(((0, 1, 2), (), False), ((0, 1, 2), (1,), False)),
     ],
 )
@@ -252,10 +252,10 @@ def test_what_callbacks_and_steps_change_of_a_model_goes_on(
         return values(model), history.history, flags, model.scale
 
     straight = fit("straight")
-    for end in (3, 10):
+    for end in (3, 7):  # within the first epoch, and then within the third
         with pytest.raises(Ended):
-            fit(f"{end}", end)
-        assert fit(f"{end}") == straight
+            fit("ended", end)
+    assert fit("ended") == straight
 
 
 def test_min_delta_keeps_its_sign_if_the_best_value_is_still_to_come(keras: Any) -> None:
@@ -628,7 +628,7 @@ def probe(keras: Any, hook: str) -> Any:
             super().__init__()
             self.probe = keras.Sequential([keras.layers.Dense(1)])
             self.probe.build((None, 1))
-            self.probe.compile(keras.optimizers.SGD(momentum=0.9), "mse")
+            self.probe.compile(keras.optimizers.SGD(momentum=0.9), "mse", run_eagerly=True)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.probe.fit(ones(), verbose=0)
@@ -682,32 +682,39 @@ def test_an_error_before_the_first_step_leaves_the_model_as_it_was(
     assert values(model) != before
 
 
-@pytest.mark.parametrize("clock", ["time", "monotonic"])
 def test_a_time_limit_goes_on_where_it_was(
-    tmp_path: Path, keras: Any, monkeypatch: pytest.MonkeyPatch, clock: str
+    tmp_path: Path, keras: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class TimeStopping(keras.callbacks.Callback):
+        def __init__(self, clock: str) -> None:
+            super().__init__()
+            self.clock = clock
+
         def on_train_begin(self, logs: Any = None) -> None:
-            self.deadline = getattr(time, clock)() + 1000.0
+            self.deadline = getattr(time, self.clock)() + 1000.0
             self.drawn = float(tf.random.uniform([]))
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self.epoch_start = getattr(time, clock)()
+            self.epoch_start = getattr(time, self.clock)()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if getattr(time, clock)() > self.deadline:
+            if getattr(time, self.clock)() > self.deadline:
                 self.model.stop_training = True
 
-    first, second = TimeStopping(), TimeStopping()
-    fit_with(keras, tmp_path, first, end=7)
-    original = getattr(time, clock)
-    monkeypatch.setattr(time, clock, lambda: original() + 7200.0)  # two hours later
-    model = fit_with(keras, tmp_path, second)
+    passed = {"time": 7200.0, "monotonic": 3600.0}  # which stands still while a machine sleeps
+    first, second = ([*map(TimeStopping, passed)] for _ in range(2))
+    fit_with(keras, tmp_path, *first, end=7)
+    for clock, passed_s in passed.items():
+        later = functools.partial(lambda read, more: read() + more, getattr(time, clock), passed_s)
+        monkeypatch.setattr(time, clock, later)
+    model = fit_with(keras, tmp_path, *second)
     assert int(model.optimizer.iterations) == 12
-    assert first.deadline + 7200.0 <= second.deadline
-    assert second.deadline < getattr(time, clock)() + 1000.0  # less than a new limit
-    assert second.epoch_start > first.deadline
-    assert second.drawn == first.drawn
+    for before, after in zip(first, second, strict=True):
+        assert before.deadline + passed[before.clock] <= after.deadline
+        # Less than a new limit.
+        assert after.deadline < getattr(time, after.clock)() + 1000.0
+        assert after.epoch_start > before.deadline
+        assert after.drawn == before.drawn
 
 
 READINGS: dict[str, Callable[[], Any]] = {
@@ -810,8 +817,13 @@ def test_a_log_that_runs_append_to_has_one_header(tmp_path: Path, keras: Any) ->
     assert [row.partition(",")[0] for row in rows] == ["epoch", "0", "1", "2"]
 
 
-@pytest.mark.parametrize("earlier", ["killed", "failed", "gone"])
-@pytest.mark.parametrize("name", ["best.weights.h5", "{epoch}.weights.h5"])
+@pytest.mark.parametrize(
+    ("earlier", "name"),
+    [
+        *(("killed", "best.weights.h5"), ("gone", "best.weights.h5")),
+        ("failed", "{epoch}.weights.h5"),
+    ],
+)
 def test_the_best_model_of_an_earlier_run_comes_along(
     tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture, earlier: str, name: str
 ) -> None:
@@ -873,10 +885,11 @@ def test_a_file_of_an_earlier_run_is_copied_once_unless_it_changes(
     assert (second / "best").read_text() == "newer"
 
 
-@pytest.mark.parametrize("earlier", ["kept", "failed"])
 def test_files_of_the_user_come_along_whatever_paths_callbacks_make(
-    tmp_path: Path, keras: Any, earlier: str
+    tmp_path: Path,
 ) -> None:
+    keras = tf.keras
+
     def fit(run: str, end: int = 0) -> dict[str, str]:
         directory = tmp_path / run
         directory.mkdir()
@@ -902,8 +915,6 @@ def test_files_of_the_user_come_along_whatever_paths_callbacks_make(
         return {str(path.relative_to(directory)): path.read_text() for path in files}
 
     fit("first", end=10)
-    if earlier == "failed":
-        (tmp_path / "first").rename(tmp_path / "first.failed")
     expected = {"progress-chief.jsonl": "second", "report.html": "second", ".hidden": "second"}
     for epoch, run in ((0, "first"), (1, "first"), (2, "second")):
         expected |= {f"snapshots/{epoch}": run, f"around-{epoch}": run}

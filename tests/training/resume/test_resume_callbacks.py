@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import weakref
 from pathlib import Path
@@ -18,13 +16,13 @@ import pytest
 import tensorflow as tf
 
 from generic_trainer.data import TensorFlowDatasetOptions, make_dataset_factory
-from generic_trainer.errors import ConfigurationError, TrainingError
+from generic_trainer.errors import ConfigurationError, TrainingError, WorkerLostError
 from generic_trainer.training import restore_weights, resume_callbacks
 from generic_trainer.training.resume import _manager, _schedule, exports_trained_weights
 from tests import helpers
-from tests.house import ROOT, run_python
+from tests.house import run_python
 from tests.training.resume import fit_in_child, fit_in_replicas
-from tests.training.resume.fits import Ended, ending, fn_args, ones, values
+from tests.training.resume.fits import Ended, at_batch, ending, fn_args, ones, values
 
 
 @pytest.fixture(scope="module")
@@ -34,28 +32,6 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
         for number in range(100):
             writer.write(helpers.example(number % 13 / 13))
     return path
-
-
-def fit(
-    directory: Path,
-    examples: str,
-    kind: str,
-    legacy: bool,
-    *,
-    kill: int = 0,
-    number: int = 9,
-    keras: str = "tensorflow.keras",
-) -> subprocess.CompletedProcess[str]:
-    """Runs `fit` in a child process that sends itself a signal at the end of the `kill`th batch."""
-    words = [str(directory), examples, kind, str(kill), str(int(number)), keras]
-    command = [sys.executable, "-m", fit_in_child.__name__, *words]
-    env = {**os.environ, "TF_USE_LEGACY_KERAS": str(int(legacy))}
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
-
-
-def result(process: subprocess.CompletedProcess[str]) -> Any:
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
@@ -72,27 +48,36 @@ def result(process: subprocess.CompletedProcess[str]) -> Any:
 def test_a_killed_fit_ends_with_the_weights_and_the_history_of_an_unbroken_one(
     tmp_path: Path, examples: str, kind: str, legacy: bool, keras: str
 ) -> None:
-    unbroken = result(fit(tmp_path / "unbroken", examples, kind, legacy, keras=keras))
     # Killed in epoch 1, then in epoch 3 (of what it replays and what it goes on with), then not.
-    for kill in (7, 26):
-        killed = fit(tmp_path / "killed", examples, kind, legacy, keras=keras, kill=kill)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert result(fit(tmp_path / "killed", examples, kind, legacy, keras=keras)) == unbroken
+    runs = (("unbroken", 0), ("killed", 7), ("killed", 26), ("killed", 0))
+    words = [word for name, kill in runs for word in (tmp_path / name, kill)]
+    program = fit_in_child.__name__, examples, kind, keras
+    done = run_python("-m", *program, *words, TF_USE_LEGACY_KERAS=str(int(legacy)))
+    (status, unbroken), *killed, resumed = json.loads(done.stdout.splitlines()[-1])
+    assert [status for status, _ in killed] == [-signal.SIGKILL] * 2, done.stderr
+    assert resumed == [status, unbroken] == [0, unbroken], done.stderr
 
 
-@pytest.mark.slow
-def test_sigterm_saves_and_then_ends_the_run(tmp_path: Path, examples: str) -> None:
-    stopped = fit(tmp_path, examples, "endless", False, kill=7, number=signal.SIGTERM)
-    assert "WorkerLostError: SIGTERM: training was preempted in epoch 1 after" in stopped.stderr
+def test_sigterm_saves_and_then_ends_the_run(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGTERM, lambda *args: pytest.fail("not noticed"))
+    try:
+        preempt = at_batch(tf.keras, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        callbacks = [*resume_callbacks(fn_args(tmp_path)), preempt]
+        with pytest.raises(WorkerLostError, match=r"SIGTERM: .* preempted in epoch 1 after"):
+            tiny_model().fit(ones(20), verbose=0, callbacks=callbacks)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     saved = [path.name for path in (tmp_path / "fit").glob("step-*")]
     assert {"step-000000000007.0", "step-000000000008.0"} & set(saved)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
-def test_what_replicas_have_of_their_own_goes_on_exactly(tmp_path: Path, keras: str) -> None:
-    straight, resumed = result(run_python("-m", fit_in_replicas.__name__, tmp_path, keras, 7))
-    assert resumed == straight
+def test_what_replicas_have_of_their_own_goes_on_exactly(tmp_path: Path) -> None:
+    done = run_python("-m", fit_in_replicas.__name__, tmp_path, 7)
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert results.keys() == {"keras", "tf_keras"}
+    for straight, resumed in results.values():
+        assert resumed == straight
 
 
 @pytest.mark.parametrize(
@@ -142,9 +127,9 @@ def test_layers_that_could_draw_and_do_not_are_not_warned_of(
     assert "If this fit is resumed" not in caplog.text
 
 
-def tiny_model() -> Any:
+def tiny_model(*, eager: bool = True) -> Any:
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
-    model.compile("adam", "mse")
+    model.compile("adam", "mse", run_eagerly=eager)
     return model
 
 
@@ -188,7 +173,7 @@ def test_each_fit_of_a_run_needs_a_name(tmp_path: Path) -> None:
 
 
 def test_a_fit_leaves_the_model_as_it_found_it(tmp_path: Path) -> None:
-    model = tiny_model()
+    model = tiny_model(eager=False)
     model.fit(ones(8), verbose=0)
     train_function, handler = model.train_function, signal.getsignal(signal.SIGTERM)
     model.fit(ones(8), epochs=2, verbose=0, callbacks=resume_callbacks(fn_args(tmp_path)))
@@ -264,7 +249,7 @@ def test_an_export_alone_finds_the_trained_weights(tmp_path: Path, keras: Any) -
     args = fn_args(tmp_path)
     assert not restore_weights(model(), args)  # as in a rehearsal
     trained = model()
-    trained.compile("adam", "mse")
+    trained.compile("adam", "mse", run_eagerly=True)
     data = tf.data.Dataset.from_tensors(([[1.0]], [[3.0]]))
     trained.fit(data, callbacks=resume_callbacks(args), verbose=0)
     untrained = model()
@@ -315,7 +300,11 @@ def test_a_fit_that_the_run_has_left_out_is_no_lost_one(tmp_path: Path) -> None:
         assert not restore_weights(tiny_model(), args, name="fine_tuning")
 
 
-@pytest.mark.parametrize("ways", [("memory", "stream"), ("stream", "disk")])
+@pytest.mark.parametrize(
+    ("keras", "ways"),
+    [("keras", ("memory", "stream")), ("tf_keras", ("stream", "disk"))],
+    indirect=["keras"],
+)
 def test_examples_that_come_another_way_than_before_are_told_of(
     tmp_path: Path, keras: Any, examples: str, ways: tuple[str, str], caplog: Any
 ) -> None:
