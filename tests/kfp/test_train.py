@@ -118,42 +118,29 @@ def test_a_module_file_without_run_fn_is_refused_while_compiling(tmp_path: Path)
         compiled(tmp_path, module_file=str(tmp_path / "empty.py"))
 
 
-def test_the_executor_gets_a_model_that_passed_its_metrics_and_its_report(
+def test_a_failed_check_fails_the_task_and_the_next_try_outputs_model_metrics_and_report(
     tmp_path: Path, houses: Path
 ) -> None:
-    found = execute(
-        tmp_path,
-        houses,
-        hyperparameters={"learning_rate": 0.03},
-        contract=LABEL.to_json(),
-    )
+    outputs, root = tmp_path / "outputs", tmp_path / "root"
+    usual = {"hyperparameters": {"learning_rate": 0.03}, "run_root": str(root)}
+    wrong = ServingContract(label_keys=("price",), signatures=("serving_default", "transform"))
+    with pytest.raises(SystemExit) as ended:
+        execute(tmp_path, houses, contract=wrong.to_json(), **usual)
+    assert ended.value.code == 126
+    assert "required_signatures" in (outputs / "report").read_text()
+    (kept,) = root.glob("model_run/*.failed/rejected_export")
+    found = execute(tmp_path, houses, contract=LABEL.to_json(), **usual)
+    assert not kept.exists()  # published, without training again
     artifacts = {name: each["artifacts"][0] for name, each in found["artifacts"].items()}
-    outputs = tmp_path / "outputs"
     metadata = artifacts["model"]["metadata"]
     assert metadata["framework"] == "TensorFlow"
     assert metadata["checks_pass"] > 30
     assert len(metadata["manifest_sha256"]) == 64
     assert 0 < metadata["goodput"] < 1
-    assert (outputs / "model" / "saved_model.pb").is_file()
     assert cli.main(["validate", str(outputs / "model")]) == 0
     assert {"loss", "val_loss", "mae", "val_mae"} <= artifacts["metrics"]["metadata"].keys()
     assert "<html" in (outputs / "report").read_text()
     assert (outputs / "run" / "training.log").is_file()
-
-
-def test_a_failed_check_fails_the_task_and_keeps_the_export_for_the_next_try(
-    tmp_path: Path, houses: Path
-) -> None:
-    root = tmp_path / "root"
-    wrong = ServingContract(label_keys=("price",), signatures=("serving_default", "transform"))
-    with pytest.raises(SystemExit) as ended:
-        execute(tmp_path, houses, contract=wrong.to_json(), run_root=str(root))
-    assert ended.value.code == 126
-    assert "required_signatures" in (tmp_path / "outputs" / "report").read_text()
-    (kept,) = root.glob("model_run/*.failed/rejected_export")
-    execute(tmp_path, houses, contract=LABEL.to_json(), run_root=str(root))
-    assert not kept.exists()  # published, without training again
-    assert (tmp_path / "outputs" / "model" / "saved_model.pb").is_file()
 
 
 def test_whole_numbers_of_dictionaries_stay_whole(tmp_path: Path, houses: Path) -> None:
