@@ -134,6 +134,10 @@ def keep_failed_run(request: TrainingRequest, error: Exception) -> None:
         error: why it failed; its message gets the place of these files, if it does not name it.
     """
     kept = request.failed_run_dir
+    record = os.path.join(request.model_run_dir, RUN_FILE)
+    if gfile().exists(record):  # an export that is kept there already stays on record
+        write_facts(kept, **read_facts(request.model_run_dir))
+        delete_tree(record)
     move_aside(request.model_run_dir, kept)
     if gfile().exists(request.staging_dir):
         if files_below(request.staging_dir):

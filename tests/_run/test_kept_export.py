@@ -15,6 +15,7 @@ from generic_trainer._run.store import (
     find_kept_export,
     keep_failed_run,
     record_export,
+    set_earlier_run_aside,
     with_run_key,
 )
 from generic_trainer.errors import ConfigurationError, TrainingError
@@ -54,6 +55,24 @@ def test_the_next_run_of_the_same_key_finds_it(tmp_path: Path, layout: str) -> N
     kept = failed(tmp_path, layout)
     assert find_kept_export(run_of(tmp_path, 2, layout)) == kept
     assert kept.files == {"Format-Serving/saved_model.pb": 7}
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["fails before", "trains again"])
+@pytest.mark.parametrize("layout", [LOCAL, KUBEFLOW])
+def test_it_outlives_a_run_of_the_same_number(tmp_path: Path, layout: str, trains: bool) -> None:
+    """Tasks are retried on Vertex AI with the same URIs; TFX's metadata may be deleted."""
+    kept = failed(tmp_path, layout)
+    again = run_of(tmp_path, 1, layout)
+    set_earlier_run_aside(again)
+    if trains:
+        model = Path(again.staging_dir, "Format-Serving")
+        model.mkdir(parents=True)
+        (model / "saved_model.pb").write_text("another model")
+        record_export(Job(request=again, fn_args_factory=""))
+    keep_failed_run(again, TrainingError())
+    found = find_kept_export(run_of(tmp_path, 2, layout))
+    assert found == (KeptExport.read(kept.directory) if trains else kept)
+    assert found is not None and list(found.files.values()) == [13 if trains else 7]
 
 
 def test_runs_of_another_key_do_not(tmp_path: Path) -> None:
