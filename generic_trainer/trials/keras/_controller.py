@@ -146,7 +146,7 @@ class TFKerasController:
         if not any(distributed.gather(testing.batches)):
             raise ModuleFileError(_NO_BATCH)
         if not is_keras_3(self._model):  # Keras 3 does so itself
-            results = self._of_all_slots(results)
+            results = self._of_all_slots(self._of_a_slot(results))
         metrics = {f"val_{name}": value for name, value in numbers_of(results).items()}
         self._callbacks.call("on_test_end", metrics)
         self._note_stop()
@@ -230,7 +230,7 @@ class TFKerasController:
         model = self._model
         if model.train_function is None:  # Keras 3 sets it and returns nothing
             model.train_function = model.make_train_function() or model.train_function
-        return model.train_function(iterator)
+        return self._of_a_slot(model.train_function(iterator))
 
     def _open(self) -> None:
         """Restores the checkpoint, if there is one, and starts the callbacks."""
@@ -293,6 +293,12 @@ class TFKerasController:
             return self._strategy.experimental_distribute_dataset(data)
         # Each slot takes another batch, of the size per slot.
         return self._strategy.distribute_datasets_from_function(lambda _: data)
+
+    def _of_a_slot(self, logs: Any) -> Any:
+        """Returns the means over all slots of what a step returns; Keras 2 adds it up."""
+        if self._run.workers == 1 or is_keras_3(self._model):
+            return logs
+        return tf.nest.map_structure(lambda total: total / self._run.slots, logs)
 
     def _of_all_slots(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the metrics over all workers; `logs` are those of this one."""
