@@ -109,7 +109,7 @@ class TFKerasController:
         for total in range(self._batches, self._batches + batches):
             callbacks.batch_begin(total)
             try:
-                logs = self._step(self._iterator)
+                logs = self._of_a_slot(self._step(self._iterator))
             except (StopIteration, tf.errors.OutOfRangeError) as error:  # of data without an end
                 raise ModuleFileError(f"{TRAINING}: the training data have no batch") from error
             callbacks.batch_end(total, logs)
@@ -230,7 +230,7 @@ class TFKerasController:
         model = self._model
         if model.train_function is None:  # Keras 3 sets it and returns nothing
             model.train_function = model.make_train_function() or model.train_function
-        return self._of_a_slot(model.train_function(iterator))
+        return model.train_function(iterator)
 
     def _open(self) -> None:
         """Restores the checkpoint, if there is one, and starts the callbacks."""
