@@ -109,7 +109,7 @@ class TFKerasController:
         for total in range(self._batches, self._batches + batches):
             callbacks.batch_begin(total)
             try:
-                logs = self._step(self._iterator)
+                logs = self._of_a_slot(self._step(self._iterator))
             except (StopIteration, tf.errors.OutOfRangeError) as error:  # of data without an end
                 raise ModuleFileError(f"{TRAINING}: the training data have no batch") from error
             callbacks.batch_end(total, logs)
@@ -146,7 +146,7 @@ class TFKerasController:
         if not any(distributed.gather(testing.batches)):
             raise ModuleFileError(_NO_BATCH)
         if not is_keras_3(self._model):  # Keras 3 does so itself
-            results = self._of_all_slots(results)
+            results = self._of_all_slots(self._of_a_slot(results))
         metrics = {f"val_{name}": value for name, value in numbers_of(results).items()}
         self._callbacks.call("on_test_end", metrics)
         self._note_stop()
@@ -293,6 +293,12 @@ class TFKerasController:
             return self._strategy.experimental_distribute_dataset(data)
         # Each slot takes another batch, of the size per slot.
         return self._strategy.distribute_datasets_from_function(lambda _: data)
+
+    def _of_a_slot(self, logs: Any) -> Any:
+        """Returns the means over all slots of what a step returns; Keras 2 adds it up."""
+        if self._run.workers == 1 or is_keras_3(self._model):
+            return logs
+        return tf.nest.map_structure(lambda total: total / self._run.slots, logs)
 
     def _of_all_slots(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the metrics over all workers; `logs` are those of this one."""

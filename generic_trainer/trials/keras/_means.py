@@ -27,13 +27,16 @@ def keras_2_means() -> Iterator[None]:
     if is_keras_3() or distributed.size() == 1:
         yield
         return
-    slots = distributed.runtime().strategy.num_replicas_in_sync  # type: ignore[union-attr]
+    own: Any = distributed.runtime().strategy  # type: ignore[union-attr]
+    slots = own.num_replicas_in_sync
     known: Any = _Strategy.num_replicas_in_sync
 
-    def number(strategy: Any) -> int:
+    def in_step(strategy: Any) -> bool:
         replica = tf.distribute.get_replica_context()
-        in_step = replica is not None and replica.strategy is strategy
-        return 1 if in_step else known.fget(strategy)
+        return replica is not None and replica.strategy is strategy
+
+    def number(strategy: Any) -> int:
+        return 1 if in_step(strategy) else known.fget(strategy)
 
     def average(original: Any, optimizer: Any, pairs: Any) -> Any:
         means = [
@@ -49,7 +52,7 @@ def keras_2_means() -> Iterator[None]:
             value = original(self, *args, **kwargs)
         finally:
             _tf2.has_strategy = has_strategy
-        return value * slots if self.reduction == "sum" else value
+        return value * slots if self.reduction == "sum" and in_step(own) else value
 
     optimizers = tf.keras.optimizers
     with contextlib.ExitStack() as stack:

@@ -409,7 +409,25 @@ def _decaying(kind: Any, decay: float) -> type:
 
         return apply
 
+    def get_config(self: Any) -> dict[str, Any]:
+        config = kind.get_config(self)
+        schedules = tf.keras.optimizers.schedules
+        if not isinstance(config["learning_rate"], dict):  # of a schedule
+            schedule = schedules.InverseTimeDecay(float(config["learning_rate"]), 1, decay)
+            config["learning_rate"] = schedules.serialize(schedule)
+        return config
+
+    def reduce(self: Any) -> tuple[Any, ...]:
+        read, *arguments = kind.__reduce__(self)
+        return (getattr(kind, read.__name__, read), *arguments)  # no method of this class
+
     names = [name for name in ("apply", "apply_gradients") if hasattr(kind, name)]
-    settable = property(rate, kind.learning_rate.fset)
-    members = {"learning_rate": settable, **{name: step(name) for name in names}}
+    members = {
+        "learning_rate": property(rate, kind.learning_rate.fset),
+        **{name: step(name) for name in names},
+        # What is saved is an optimizer of Keras with a schedule.
+        **{"get_config": get_config, "from_config": kind.from_config},
+        **{name: getattr(kind, name) for name in ("__module__", "__qualname__")},
+        "__reduce__": reduce,
+    }
     return type(kind.__name__, (kind,), members)

@@ -5,6 +5,7 @@ a record may be the label. Both can be read off the graph: the model applies its
 features, and to no label, and a prediction is a tensor that it has computed before a label joins.
 """
 
+import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,13 @@ from generic_trainer.trials._pipeline import are_features
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _LONE_INPUT = "inputs"
 _LABEL_NAMES = frozenset({"label", "labels", "target", "targets", "y"})
+# How weights and masks of examples join, which may also be how a label does.
+_WEIGHING = frozenset(
+    ["Mul", "RealDiv", "DivNoNan", "Select", "SelectV2", "GatherV2", "DynamicPartition"]
+)
+_SUMS = frozenset({"Add", "AddV2", "Sub"})
+
+_logger = logging.getLogger(__name__)
 
 
 def export(
@@ -62,7 +70,9 @@ def find_predictions(
     2. If that is nothing, the tensors that meet the label on their way to the outputs.
 
     Labels are those parts of the record that the loss needs, and that no weight is applied to; of
-    several, those after the first part of a tuple, or the one called "label" or the like.
+    several, those after the first part of a tuple, or the one called "label" or the like. Without
+    such names it is the one that the graph combines with what all others have reached, or that
+    what `build_graph` returned does not need: then a warning says which one that is.
 
     Args:
         record: the argument of `build_graph`.
@@ -76,10 +86,20 @@ def find_predictions(
     flow = _Flow(components, outputs.values())
     known = _conventional(record, components)
     labels = known & flow.unweighted or flow.unweighted or known
-    predictions = {name: t for name, t in outputs.items() if flow.serves(t, labels)}
-    # A weight or a mask joins after the label, an offset before: which one it is, only names tell.
-    if not predictions and (labels <= known or not flow.is_chain(labels)):
-        predictions = {t.op.name.replace("/", "_"): t for t in flow.before(labels)}
+    predictions = flow.returned(outputs, labels)
+    label = labels
+    # A weight or a mask joins after the label, an offset before.
+    if not predictions and not labels <= known and flow.is_chain(labels):
+        label = flow.compared_last(labels) or flow.not_needed(outputs.values(), labels)
+        if label:
+            _logger.warning(
+                "The served model needs %s, and %s is taken for the label. If that is wrong, call "
+                'the label "label" in the record.',
+                *(sorted(labels - label), sorted(label)),
+            )
+            predictions = flow.returned(outputs, label)
+    if not predictions:
+        predictions = {t.op.name.replace("/", "_"): t for t, _ in flow.meetings(label)}
     if not predictions:
         raise ExportError(
             "No prediction was found in the graph: expected a tensor [N, ...] that depends on the "
@@ -122,7 +142,20 @@ class _Flow:
             learned = [tensor for tensor in inputs if tensor.ref() in self._learned]
             if operation in variables or learned:
                 self._learned |= made
-            if not all(map(self.components_of, learned)):  # a loss gets no weights, but penalties
+            weights = [
+                tensor
+                for tensor in learned
+                if not self.components_of(tensor)
+                # A loss, also of an example, gets no weights, but penalties and learned scales.
+                and (
+                    tensor.shape.rank != 0
+                    or (
+                        operation.type not in _SUMS
+                        and variables & {tensor.op, *(t.op for t in tensor.op.inputs)}
+                    )
+                )
+            ]
+            if weights:
                 weighted.update(*(self.components_of(t) for t in inputs if t.shape.rank != 0))
         self.unweighted = set().union(*map(self.components_of, results)) - weighted
 
@@ -141,18 +174,39 @@ class _Flow:
             and _rows_of(tensor) in {self._rows[name] for name in names}
         )
 
+    def returned(self, outputs: Mapping[str, tf.Tensor], labels: set[str]) -> dict[str, tf.Tensor]:
+        """Returns those of the outputs that are predictions."""
+        return {name: t for name, t in outputs.items() if self.serves(t, labels)}
+
     def is_chain(self, labels: set[str]) -> bool:
         """Whether one of the labels joins what another one has reached."""
-        met = [tensor for name in labels for tensor in self.before({name})]
+        met = [tensor for name in labels for tensor, _ in self.meetings({name})]
         return any(self.components_of(tensor) & labels for tensor in met)
 
-    def before(self, labels: set[str]) -> list[tf.Tensor]:
-        """Returns the tensors that no label has reached, consumed by operations that one has."""
-        reached = [
-            o for o in self._order if o.outputs and self.components_of(o.outputs[0]) & labels
+    def compared_last(self, labels: set[str]) -> set[str]:
+        """Returns the one that joins what all others have reached, and not as weights do."""
+        for name in labels:
+            meetings = self.meetings({name})
+            is_last = all(labels - {name} <= self.components_of(tensor) for tensor, _ in meetings)
+            if is_last and any(operation.type not in _WEIGHING for _, operation in meetings):
+                return {name}
+        return set()
+
+    def not_needed(self, tensors: Iterable[tf.Tensor], labels: set[str]) -> set[str]:
+        """Returns those that none of the learned tensors which need the fewest of them needs."""
+        lacking = [labels - self.components_of(t) for t in tensors if self.serves(t, set())]
+        fewest = [names for names in lacking if len(names) == max(map(len, lacking))]
+        return set.intersection(*fewest) if fewest else set()
+
+    def meetings(self, labels: set[str]) -> list[tuple[tf.Tensor, tf.Operation]]:
+        """Returns tensors that no label has reached, with operations on them that one has."""
+        return [
+            (tensor, operation)
+            for operation in self._order
+            if operation.outputs and self.components_of(operation.outputs[0]) & labels
+            for tensor in operation.inputs
+            if self.serves(tensor, labels)
         ]
-        inputs = {tensor.ref(): tensor for operation in reached for tensor in operation.inputs}
-        return [tensor for tensor in inputs.values() if self.serves(tensor, labels)]
 
 
 def _rows_of(tensor: Any) -> int | None:

@@ -87,6 +87,8 @@ def test_several_slots_train_as_one(run: Run, kind: str, size: int) -> None:
     alone = run(TRIALS[kind], 1, **fields)
     assert_alike(job, alone)
     assert told(job, "checkpoint:") == told(alone, "checkpoint:")  # of one of the workers
+    for line in ("batch:", "outside:"):  # what callbacks are told, and compute outside of steps
+        assert {*told(job, line)} == {*told(alone, line)}
 
 
 @pytest.mark.campaign("launchers", "training", "trials")

@@ -1,6 +1,8 @@
 """What a `TFKerasTrial` trains and measures."""
 
 import contextlib
+import copy
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -119,6 +121,36 @@ def test_old_arguments_of_optimizers_mean_what_they_meant(open_trial, arguments,
     assert trained == pytest.approx(expected, rel=1e-5)
     with pytest.raises((TypeError, ValueError)) if is_keras_3() else contextlib.nullcontext():
         tf.keras.optimizers.SGD(lr=0.1)  # outside of trials Keras is left alone
+
+
+def loaded(model, tmp_path):
+    model.save(tmp_path / "model.keras")
+    return tf.keras.models.load_model(tmp_path / "model.keras").optimizer
+
+
+needs_keras_3 = pytest.mark.skipif(not is_keras_3(), reason="no optimizer of Keras 2 can be copied")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        loaded,
+        pytest.param(lambda model, _: copy.deepcopy(model.optimizer), marks=needs_keras_3),
+        pytest.param(
+            lambda model, _: pickle.loads(pickle.dumps(model.optimizer)), marks=needs_keras_3
+        ),
+    ],
+)
+def test_an_optimizer_with_a_decay_can_be_saved_and_copied(open_trial, tmp_path, kept):
+    class Old(OneWeight):
+        def make_optimizer(self):
+            return tf.keras.optimizers.SGD(lr=0.004, decay=1.0)
+
+    trial = open_trial(Old)
+    trial.train(2)
+    optimizer = kept(trial._context.model, tmp_path)
+    rate = tf.keras.optimizers.schedules.deserialize(optimizer.get_config()["learning_rate"])
+    assert float(rate(2)) == pytest.approx(0.004 / 3)
 
 
 @pytest.mark.skipif(not is_keras_3(), reason="Keras 2 has it")

@@ -115,6 +115,70 @@ def test_of_weight_and_label_without_a_name_it_is_asked_which_one_is_which(graph
         find_predictions(record, outputs)
 
 
+def square(score, label):
+    return tf.square(score - label)
+
+
+def entropy(score, label):
+    return tf.nn.sigmoid_cross_entropy_with_logits(labels=label, logits=score)
+
+
+def likelihood(score, label):  # is a sum of two losses with weights, too
+    p = tf.sigmoid(score)
+    return -label * tf.math.log(p) - (1 - label) * tf.math.log(1 - p)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_weighted", "returned"),
+    [
+        (square, False, "score"),
+        (square, True, "score errors"),
+        (square, False, ""),
+        (entropy, True, "score"),
+        (entropy, False, ""),
+        (likelihood, False, "score errors"),
+    ],
+)
+def test_an_offset_is_an_input_and_a_warning_says_so(graph, caplog, loss, is_weighted, returned):
+    record = components(age=floats(4, 3), years=floats(4, 1), ill=floats(4, 1), trust=floats(4, 1))
+    score = tf.add(dense(record["age"], 1, "own"), record["years"], "score")
+    losses = loss(score, record["ill"]) * (record["trust"] if is_weighted else 1.0)
+    per_row = {"score": score, "errors": score - record["ill"]}
+    outputs = {"loss": tf.reduce_mean(losses)} | {name: per_row[name] for name in returned.split()}
+    found, inputs = find_predictions(record, outputs)
+    assert "score" in found  # and other terms of an entropy, which meet the label too
+    assert "errors" not in found
+    assert list(inputs) == ["age", "years"]
+    labels = ["ill", "trust"] if is_weighted else ["ill"]
+    assert f"needs ['years'], and {labels} is taken for the label" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        lambda errors, t: errors + 0.1 * sum(map(tf.nn.l2_loss, tf.trainable_variables())),
+        lambda errors, t: errors / tf.exp(t),
+        lambda errors, t: errors * tf.nn.softplus(t) + t,
+    ],
+)
+def test_penalties_and_learned_scales_of_an_error_are_no_weights_of_a_label(graph, scaled):
+    record = components(age=floats(4, 3), ill=floats(4, 1))
+    errors = tf.square(dense(record["age"], 1, "score") - record["ill"])
+    outputs = {"loss": tf.reduce_mean(scaled(errors, tf.get_variable("t", [])))}
+    found, inputs = find_predictions(record, outputs)
+    assert (list(found), list(inputs)) == (["score_out"], ["age"])
+
+
+@pytest.mark.parametrize("of_weight", [tf.identity, tf.nn.softplus])
+def test_a_weight_may_be_a_scalar(graph, of_weight):
+    record = components(age=floats(4, 1), ill=floats(4, 1))
+    score = tf.add(record["age"] * of_weight(tf.get_variable("w", [])), 1.0, "score")
+    found, inputs = find_predictions(
+        record, {"loss": tf.reduce_mean(tf.square(score - record["ill"]))}
+    )
+    assert (list(found), list(inputs)) == (["score"], ["age"])
+
+
 def test_each_of_two_labels_has_its_prediction(graph):
     record = components(**XYZ)
     loss = 0.0
