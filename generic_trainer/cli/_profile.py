@@ -113,9 +113,9 @@ def profile_of(table: Table, label: str) -> Profile:
         elif all(map(_DATE.fullmatch, distinct)):
             columns["dates"].append(name)
             remarks.append(
-                f"{name!r} has dates, of which the numbers are learned, but no weekday. Rows of all "
-                "dates are evaluated; to forecast, name files with --train and --eval, the latter "
-                "of the last dates."
+                f"{name!r} has dates, of which the numbers are learned, but no weekday. Rows of "
+                "all dates are evaluated; to forecast, name files with --train and --eval, the "
+                "latter of the last dates."
             )
         elif all(map(_TIME.fullmatch, distinct)):
             columns["dates"].append(name)
