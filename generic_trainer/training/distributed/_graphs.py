@@ -127,7 +127,7 @@ def _is_changed(handle: Any, initializer: Any) -> bool:
         if is_passed and any(_is_changed(output, initializer) for output in operation.outputs):
             return True
         attributes = operation.node_def.attr
-        if any(attribute.HasField("func") for attribute in attributes.values()):  # a `tf.cond`
+        if any(a.HasField("func") or a.list.func for a in attributes.values()):  # a `tf.cond`
             unchanged = attributes["_read_only_resource_inputs"].list.i
             names = [tensor.name for tensor in operation.inputs]
             if any(name == handle.name and i not in unchanged for i, name in enumerate(names)):

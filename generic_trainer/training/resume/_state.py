@@ -379,7 +379,7 @@ class ModelState:
         config = self._model.get_build_config()
         # Keras 2 would build from floats what was called with others: each `Sequential` below casts
         # its inputs from then on to what it was built with, so that large whole numbers merge.
-        called_with = tf.nest.flatten(getattr(self._model, "save_spec", tuple)())
+        called_with = tf.nest.flatten(getattr(self._model, "save_spec", tuple)() or ())
         if any(each != tf.TensorSpec(each.shape, tf.float32, each.name) for each in called_with):
             config = None
         return pickled((adapted_state(self._model), config, configs))
