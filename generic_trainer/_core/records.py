@@ -1,9 +1,10 @@
 """TFRecord files: the files that match patterns, and their records."""
 
 import contextlib
+import heapq
 import itertools
-import math
 import os
+import random
 import re
 import struct
 import threading
@@ -31,6 +32,8 @@ streaming = threading.Event()
 # A look at a file on an object store is one round trip, so several run in parallel.
 _PARALLEL_LOOKS = 16
 _READ_BUFFER_BYTES = 1 << 20
+_SAMPLED_BYTES = 256 << 20  # that a sample is taken from, in seconds
+_SAMPLED_BLOCK = 64  # records that are read at once
 # With the method, deflate, and the level in byte 8: the magic alone also starts TFRecords of 35,615
 # and, with the method, of 559,903 bytes.
 _GZIP = re.compile(rb"\x1f\x8b\x08.{5}[\0\2\4]", re.S)
@@ -79,33 +82,60 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
         raise DataError(f"Cannot read {listed}: {reason_of(error)}", path=only) from error
 
 
-def read_records(
-    source: str | Sequence[bytes], count: int, most_bytes: float = math.inf
-) -> list[bytes]:
+def read_records(source: str | Sequence[bytes], count: int) -> list[bytes]:
     """Returns up to `count` serialized examples.
 
     Args:
         source: a TFRecord glob, whose files may be compressed, or the examples themselves.
         count: the wanted number, from as many files as needed.
-        most_bytes: reading stops after so many bytes; the first record is always read.
 
     Raises:
         DataError: no file matches, or one is not a TFRecord file.
     """
-    if not isinstance(source, str):
-        return list(source[:count])
-    paths = _paths(source)
-    records: list[bytes] = []
-    for record in itertools.islice(_records(paths), count):
-        records.append(record)
-        most_bytes -= len(record)
-        if most_bytes <= 0:
+    return [*itertools.islice(_records_of(source), count)]
+
+
+def sample_records(source: str | Sequence[bytes], count: int, most_bytes: int) -> list[bytes]:
+    """Returns up to `count` serialized examples from all over the source, in its order.
+
+    The first ones of a file that is sorted, perhaps by its label, are not like the others. The same
+    source has the same sample.
+
+    Args:
+        source: as for `read_records`.
+        count: the wanted number.
+        most_bytes: of the sample; one record is always in it.
+
+    Raises:
+        DataError: no file matches, or one is not a TFRecord file.
+    """
+    number_of = random.Random(0).random
+    sample: list[tuple[float, int, bytes]] = []  # the records of the highest numbers
+    kept = seen = 0
+    for place, record in enumerate(_records_of(source, _SAMPLED_BLOCK)):
+        heapq.heappush(sample, (number_of(), place, record))
+        kept += len(record)
+        while len(sample) > max(count, 1) or (kept > most_bytes and len(sample) > 1):
+            kept -= len(heapq.heappop(sample)[2])
+        seen += len(record)
+        if seen >= _SAMPLED_BYTES:
             break
-    if not records:
+    return [record for _, _, record in sorted(sample, key=lambda each: each[1])]
+
+
+def _records_of(source: str | Sequence[bytes], block: int = 1) -> Iterator[bytes]:
+    if not isinstance(source, str):
+        yield from source
+        return
+    paths = _paths(source)
+    records = _records(paths, block)
+    first = next(records, None)
+    if first is None:
         raise DataError(
             f"no examples: {len(paths)} files match {source!r} and hold no record", path=source
         )
-    return records
+    yield first
+    yield from records
 
 
 def hold_no_record(source: str) -> bool:
@@ -144,11 +174,12 @@ def record_dataset(path: tf.Tensor | str, compression: tf.Tensor | str) -> tf.da
     return tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
 
 
-def _records(paths: Iterable[str]) -> Iterator[bytes]:
+def _records(paths: Iterable[str], block: int) -> Iterator[bytes]:
     for path in paths:
         try:
-            for record in record_dataset(path, look_at(path, whatever_its_name=True).compression):
-                yield bytes(record.numpy())
+            file = look_at(path, whatever_its_name=True)
+            for records in record_dataset(path, file.compression).batch(block):
+                yield from records.numpy()
         except READ_ERRORS as error:
             reason = reason_of(error)
             raise DataError(f"{path} is not a TFRecord file: {reason}", path=path) from error

@@ -27,6 +27,7 @@ _NO_TEXTS = {  # how such a file begins → what it is
     b"\xd0\xcf\x11\xe0": "it is an Excel file, and no text: save its table as CSV",
     b"PAR1\x15": "it is a Parquet file, and no text: write its table as CSV",
 }
+_JSON = re.compile(r'\s*(\[\s*)?\{\s*"')
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -85,6 +86,8 @@ def read_sheet(path: str) -> Sheet:
 
 def sheet_of_text(path: str, text: str) -> Sheet:
     """Returns the sheet of the text of a file; see `read_sheet`."""
+    if _JSON.match(text):
+        raise DataError(f"{path} is JSON, and no table: write its rows as CSV", path=path)
     text = _SEPARATOR_LINE.sub("\n", text)
     try:
         with _cells_of_any_length(text):

@@ -26,7 +26,7 @@ _ROWS_PER_CLASS = 5
 _MOST_CATEGORIES = 50
 # Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese, which have no spaces between words.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
-_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+_DATE = re.compile(r"(\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.](\d\d){1,2})([ T].*)?")
 _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?(\s?[AaPp][Mm])?")
 # Numbers as people write them: $5, 12.5 %, 1,234.50, 1'000 EUR, (5.00), 5-, 12.5kg and R$ 5; but
 # not "Day 1", "1st" and "12a".
@@ -94,6 +94,7 @@ def profile_of(table: Table, label: str) -> Profile:
     kinds = "numbers", "categories", "dates", "texts", "characters"
     columns: dict[str, list[str]] = {kind: [] for kind in kinds}
     remarks: list[str] = []
+    spaced: list[str] = []
     for name, kind in table.columns.items():
         if name == label:
             continue
@@ -133,10 +134,20 @@ def profile_of(table: Table, label: str) -> Profile:
                 "they are amounts, correct them, or leave them empty."
             )
         if kind is str and filled and all(cell[0] == " " for cell in filled):
-            remarks.append(
-                f"All texts of {name!r} begin with a space, which is part of them: a prediction "
-                "needs it as well. Remove the spaces after the separators."
-            )
+            spaced.append(repr(name))
+    if spaced:
+        remarks.append(
+            f"All texts of {listed(spaced)} begin with a space, which is part of them: a "
+            "prediction needs it as well. Remove the spaces after the separators."
+        )
+    numbers = [name for name, kind in table.columns.items() if kind is not str]
+    named = [name for name in numbers if _PLAIN.fullmatch(name)]
+    # Those of years, pixels and wavelengths are in order.
+    if sorted(named, key=float) not in (named, named[::-1]):
+        remarks.append(
+            f"The first line has the numbers {listed(named)} for names of columns: if it is a row "
+            "as the others are, put a line of names above it."
+        )
     remarks += _remarks_about_totals(table, cells)
     amounts = [*columns["numbers"], *([label] if task == "regression" else [])]
     far = {name: text for name in amounts if (text := _far_values(name, cells[name]))}

@@ -208,9 +208,9 @@ class ServingContract(Options):
             BulkInferrer match outputs with examples by row; without them, a fixed batch, outputs
             per batch and random outputs pass. By default the pipeline's; if that is not known,
             such findings are warnings.
-        probe_s: seconds for calls with more rows than the first eval examples: the first 1,000 of
-            them, rows made from the schema and the statistics, batches of other sizes; 0 for none
-            of these calls.
+        probe_s: seconds for calls with more rows than the first eval examples: 1,000 of them
+            from all over the files, rows made from the schema and the statistics, batches of
+            other sizes; 0 for none of these calls.
         rehearse: export and check untrained weights before training, by the module's `export_fn`;
             without one there is no rehearsal. True refuses a run whose untrained export fails any
             check. By default only failures that training cannot change refuse a run, such as a

@@ -20,7 +20,7 @@ from generic_trainer.validation._schema_rows import (
 from generic_trainer.validation._tfma_lint import evaluates_transformed, labels_of
 
 RECORDS = 32  # examples that every signature is called with
-EVAL_ROWS = 1000  # examples that are read
+EVAL_ROWS = 1000  # examples that are scored, from all over the files
 MAX_EXAMPLES_BYTES = 64 << 20  # images take long to read, and longer to score
 
 
@@ -41,15 +41,15 @@ class Evidence:
 
     @functools.cached_property
     def eval_rows(self) -> list[bytes]:
-        """The first of the contract's examples, or none; a `DataError` if they are unreadable."""
+        """A sample of the contract's examples, or none; a `DataError` if they are unreadable."""
         source = self._input("examples")
         if source is None:
             return []
         from google.protobuf.message import DecodeError
 
-        from generic_trainer._core.records import read_records  # it imports TensorFlow
+        from generic_trainer._core.records import sample_records  # it imports TensorFlow
 
-        records = read_records(source, EVAL_ROWS, most_bytes=MAX_EXAMPLES_BYTES)
+        records = sample_records(source, EVAL_ROWS, MAX_EXAMPLES_BYTES)
         try:
             parsed(records)
         except DecodeError as error:

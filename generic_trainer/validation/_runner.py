@@ -24,7 +24,7 @@ from typing import Any
 import generic_trainer
 from generic_trainer._core import machine
 from generic_trainer._core.files import copy_tree, gfile, is_remote
-from generic_trainer._core.records import read_records
+from generic_trainer._core.records import sample_records
 from generic_trainer._core.texts import load_statistics
 from generic_trainer.validation._check import Check, Result, Status
 from generic_trainer.validation._checks import checks_for
@@ -226,7 +226,7 @@ def _fetch_examples(pattern: str, target: str) -> None:
     import tensorflow as tf
 
     with tf.io.TFRecordWriter(target) as writer:
-        for record in read_records(pattern, EVAL_ROWS, MAX_EXAMPLES_BYTES):
+        for record in sample_records(pattern, EVAL_ROWS, MAX_EXAMPLES_BYTES):
             writer.write(record)
 
 

@@ -1,5 +1,6 @@
 """TFRecord files, read by what they hold, and the event files that are such."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
 from generic_trainer._core.event_files import ScalarReader, last_scalars
-from generic_trainer._core.records import read_records
+from generic_trainer._core.records import read_records, sample_records
 from tests.data.reading import frame
 
 
@@ -21,6 +22,25 @@ def test_examples_are_read_whatever_their_file_is_called(
         for number in range(3):
             writer.write(b"%d" % number)
     assert read_records(str(tmp_path / "*"), 2) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize(("most_bytes", "rows"), [(1 << 20, 100), (35, 7), (1, 1)])
+@pytest.mark.parametrize("files", [0, 1, 3])
+def test_a_sample_has_rows_of_all_parts_of_what_is_sorted(
+    tmp_path: Path, files: int, most_bytes: int, rows: int
+) -> None:
+    records = [b"%05d" % number for number in range(1500)]
+    for file in range(files):
+        with tf.io.TFRecordWriter(str(tmp_path / f"data-{file}")) as writer:
+            for record in records[file * 1500 // files : (file + 1) * 1500 // files]:
+                writer.write(record)
+    source = str(tmp_path / "*") if files else records
+    sample = sample_records(source, 100, most_bytes)
+    assert len({*sample}) == rows and sample == sorted(sample)
+    assert sample == sample_records(source, 100, most_bytes)
+    thirds = Counter(int(record) // 500 for record in sample)
+    assert rows < 100 or min(thirds[third] for third in range(3)) > 25
+    assert sample_records(source, 1500, 1 << 20) == records
 
 
 @pytest.mark.parametrize("size", [0x8B1F, 0x088B1F])  # read as bytes, the magic of gzip

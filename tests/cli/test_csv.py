@@ -267,6 +267,7 @@ def run(tmp_path: Path, content: str | bytes, *words: str, module: str = READS) 
         ),
         pytest.param(b"a,b\n1,\x81\n", [], "encoding: convert it to UTF-8", id="encoding"),
         pytest.param(b"PAR1\x15\x04,\x81\nPAR1", [], "it is a Parquet file", id="Parquet"),
+        pytest.param('[\n  {"a": 1, "b": 2}\n]\n', [], "is JSON, and no table", id="JSON"),
         pytest.param(b"PK\x03\x04a,b\n1,2\n", [], "it is an Excel file", id="Excel"),
         pytest.param("a,b\n1,2\n1,2\n", [], "by a hash of each row none", id="no rows for a split"),
         pytest.param(table(head="area,,place"), [], "no name for column 2 of 3", id="no name"),

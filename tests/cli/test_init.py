@@ -332,6 +332,8 @@ def test_numbers_that_begin_with_zero_are_named(
         ([*[0, 1, 0] * 26, 0, 26], "The last row has the sum of all others in 'x'"),
         ([[1, 2, 3, 5, -99, -98][row % 6] for row in range(80)], "'x' has -99, -98 in 26 of 80"),
         ([*range(40), *range(39), 99999999], "'x' has 99999999 in 1 of 80 cells, and all others"),
+        ([["750-67-8428", "631-41-3108"][row % 2] for row in range(80)], None),
+        ([["2024-1-31", "1/31/24", "31.1.2024 5:00"][row % 3] for row in range(80)], "has dates"),
         ([1000 * 1.2**row for row in range(80)], None),
         ([row % 5 + 1000 * (row % 5 // 2) for row in range(80)], None),
         ([*[0] * 76, 1, 2, 1, 4], None),
@@ -348,6 +350,30 @@ def test_tables_made_for_people_are_named(
     printed = capsys.readouterr().out
     assert remark in printed if remark else "'x' has" not in printed and "'x' beg" not in printed
     assert remark or "The last row" not in printed
+
+
+@pytest.mark.parametrize(
+    ("names", "remark"),
+    [
+        ("39,77516,13", True),
+        ("0.23,-0.78,0.5", True),
+        ("1990,1995,2000", False),
+        ("2,1,0", False),
+        ("1,b,c", False),
+    ],
+)
+def test_a_first_line_of_numbers_is_no_line_of_names(
+    names: str, remark: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f" a,{row % 9 + 0.5},{row % 7}.25,{row % 5 - 1.5}, b{row % 2}" for row in range(80)]
+    (tmp_path / "table.csv").write_text("\n".join([f"v,{names},w", *lines]))
+    label = names.split(",")[-1]
+    words = ["--from", str(tmp_path / "table.csv"), "--label", label]
+    assert cli.main(["init", str(tmp_path / "new"), *words]) == 0
+    printed = capsys.readouterr().out
+    assert ("The first line has the numbers" in printed) == remark
+    # A sentence for all columns.
+    assert printed.count("begin with a space") == 1
 
 
 def test_names_are_learned_whatever_their_number(

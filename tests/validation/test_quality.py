@@ -105,6 +105,14 @@ def test_worse_than_a_constant_is_a_warning(case: str, check: Check) -> None:
     assert report.passed and f"on {150 if 'without' in case else 300} eval" in report.summary()
 
 
+def test_examples_sorted_by_their_label_give_the_accuracy_of_all(check: Check) -> None:
+    answer = make(lambda x: tf.where(x < 1000, 0.9, 0.2))
+    report = check(answer(), contract(lambda row: int(row < 1200), 2000))
+    assert report["beats_constant"].status == "pass" and "on 1000 eval" in report.summary()
+    assert report.facts[f"eval_{ACCURACY}"] == pytest.approx(0.9, abs=0.03)
+    assert report.facts[f"constant_{ACCURACY}"] == pytest.approx(0.6, abs=0.03)
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_labels_that_are_not_finite_are_named(value: float, check: Check) -> None:
     labels = contract(lambda row: value if row == 7 else float(row))

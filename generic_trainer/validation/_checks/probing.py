@@ -53,11 +53,11 @@ _REPLAY = "generic-trainer validate MODEL_DIR --example FILE replays it"
 
 @check(after="memory", needs="scores")
 def eval_rows(model: ModelUnderTest) -> Findings:
-    """The first 1,000 eval examples are scored, in batches of up to 256, and alike in small ones.
+    """A thousand eval examples are scored, in batches of up to 256, and alike in small ones.
 
-    The first examples seldom have the rare word, the longest list or the missing value. A thousand
-    examples are closer to the requests of production. Each must have the same outputs beside other
-    rows.
+    The first examples seldom have the rare word, the longest list or the missing value. A thousand,
+    from all over the files, are closer to the requests of production. Each must have the same
+    outputs beside other rows.
 
     Example: an example whose list of 40 words does not fit a reshape.
     """
