@@ -75,6 +75,7 @@ class _Watch:
 
     Attributes:
         is_due: whether the next step must store its position and metrics.
+        is_fitting: whether a `fit` is under way.
         has_fitted: whether there was a `fit` before.
     """
 
@@ -88,6 +89,7 @@ class _Watch:
         self._over = threading.Event()
         self._is_warned = False
         self.is_due = True
+        self.is_fitting = False
         self.has_fitted = False
 
     @contextlib.contextmanager
@@ -198,9 +200,17 @@ def _watched_fit(
                 type(callback).__name__,
                 path,
             )
-    progress = _fit_callback(keras, watch, _batch_size(arguments))
-    with _ending_fit(keras, arguments), one_more_callback(keras, arguments, progress):
-        yield
+    with _ending_fit(keras, arguments):
+        if watch.is_fitting:  # it is part of that one, whose position and metrics stay
+            yield
+            return
+        watch.is_fitting = True
+        try:
+            progress = _fit_callback(keras, watch, _batch_size(arguments))
+            with one_more_callback(keras, arguments, progress):
+                yield
+        finally:
+            watch.is_fitting = False
 
 
 @contextlib.contextmanager
@@ -281,7 +291,8 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             self._epoch = 0
             self._done = 0
             self._has_begun = False
-            watch.store(epochs=self.params.get("epochs"))  # shows that the first step is traced
+            if epochs := self.params.get("epochs"):
+                watch.store(epochs=epochs)  # shows that the first step is traced
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self._begin(epoch)
@@ -303,8 +314,8 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             watch.epoch_ends(self._line(), logs)
 
         def on_train_end(self, logs: Any = None) -> None:
-            self._begin(0)  # a fit that ended before the kill has no epoch
             if self.params.get(RESUMED):  # what was before the kill is in the history alone
+                self._begin(0)  # a fit that ended before the kill has no epoch
                 history = getattr(self.model.history, "history", {})
                 latest = {name: values[-1] for name, values in history.items() if values}
                 watch.store(**self._line(), metrics=_numbers(latest))

@@ -218,6 +218,25 @@ def test_a_loop_of_ones_own_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert progress.memory_mb and progress.cpu
 
 
+def test_a_fit_within_another_or_without_an_epoch_leaves_the_metrics(
+    tmp_path: Path, keras: Any
+) -> None:
+    def probe(*_: Any) -> None:
+        linear(keras, metrics=["mse"]).fit(batches(), verbose=0)
+
+    model = linear(keras, metrics=["mae"])
+    within = keras.callbacks.LambdaCallback(on_epoch_end=probe, on_train_end=probe)
+    with watched(str(tmp_path)):
+        fit = functools.partial(model.fit, batches(), verbose=0, validation_data=batches())
+        losses = fit(epochs=3, callbacks=[within]).history
+        fit(epochs=0)
+        fit(epochs=3, initial_epoch=3)
+    latest = {name: values[-1] for name, values in losses.items()}
+    assert last_metrics(str(tmp_path)) == pytest.approx(latest)
+    progress = progress_of(tmp_path)
+    assert (progress.step, progress.epoch, progress.epochs) == (3, 3, 3)
+
+
 @pytest.mark.parametrize("place", ["first", "second", "export"])
 def test_metrics_are_those_of_the_last_fit_after_a_kill_too(
     tmp_path: Path, keras: Any, place: str
