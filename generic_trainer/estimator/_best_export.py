@@ -10,6 +10,8 @@ import os
 import weakref
 from typing import Any
 
+import numpy as np
+
 from generic_trainer._core.files import gfile, read_whole, write_whole
 
 
@@ -42,17 +44,23 @@ def remember_best(best_exporter: Any) -> None:
         kept = os.path.join(estimator.model_dir, f"best-{exporter.name}.json")
         if exporter in compares and gfile().exists(kept) and times_of(export_path):
             best = json.loads(read_whole(kept))
-            both = {"best_eval_result": best, "current_eval_result": eval_result}
-            if best.keys() == eval_result.keys() and not compares[exporter](**both):
+            both = {"best_eval_result": {**eval_result, **best}, "current_eval_result": eval_result}
+            if best.keys() == _numbers(eval_result).keys() and not compares[exporter](**both):
                 return None
         given = estimator, export_path, checkpoint_path, eval_result, is_the_final_export
         exported = original_export(exporter, *given)
         if exported is not None:
             compares.pop(exporter, None)
-            write_whole(kept, json.dumps(eval_result, default=lambda value: value.tolist()))
+            write_whole(kept, json.dumps(_numbers(eval_result)))
         return exported
 
     best_exporter.__init__, best_exporter.export = init, export
+
+
+def _numbers(eval_result: dict[str, Any]) -> dict[str, Any]:
+    """Returns the metrics of an evaluation without its serialized summaries, such as images."""
+    arrays = {name: np.asarray(value) for name, value in eval_result.items()}
+    return {name: array.tolist() for name, array in arrays.items() if array.dtype.kind in "biuf"}
 
 
 def times_of(folder: str) -> list[int]:

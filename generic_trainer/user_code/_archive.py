@@ -30,6 +30,7 @@ OWN_PACKAGE = __name__.partition(".")[0]
 # Top-level names that mean the standard library, or the running script, whoever imports them.
 STANDARD_NAMES = sys.stdlib_module_names | {"__main__"}
 NEVER_PACKED = STANDARD_NAMES | {OWN_PACKAGE}
+_STANDARD = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")]  # slow: asked once
 _EARLIEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _ORIGIN_KEY = "folder"
 
@@ -39,7 +40,7 @@ def lies_in_environment(path: str) -> bool:
     local = Path(path)
     if {"site-packages", "dist-packages"}.intersection(local.parts):
         return True
-    return any(local.is_relative_to(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
+    return any(map(local.is_relative_to, _STANDARD))
 
 
 def installed_at(name: str) -> str | None:

@@ -21,6 +21,8 @@ from generic_trainer.user_code._errors import quote_syntax_error
 _IMPORTERS = frozenset(
     {"import_module", "__import__", "find_spec", "run_module", "resolve_name", "locate"}
 )
+# Many classes have a method of such a name: it counts in files that import its module.
+_OF_MODULES = {"find_spec": "importlib", "resolve_name": "pkgutil", "locate": "pydoc"}
 # And those that read files of the package: importlib.resources.files, pkgutil.get_data.
 _IMPORTING_CALLS = _IMPORTERS | {"files", "get_data"}
 # And those that load a file, whatever its name is: any module beside may be meant.
@@ -246,16 +248,18 @@ def composed_names(tree: ast.AST) -> set[str]:
     other use of such a function, such as `map(import_module, kinds)`, and of one that loads a file.
     """
     nodes = list(ast.walk(tree))
+    imported = imported_names(tree)
+    importers = _IMPORTERS - {name for name, top in _OF_MODULES.items() if top not in imported}
     starts = set()
     called = set()
     for node in nodes:
         if isinstance(node, ast.Call) and node.args:
             called.add(node.func)
             start, is_whole = _start_of_module(node.args[0])
-            if _name(node.func) in _IMPORTERS and not is_whole:
+            if _name(node.func) in importers and not is_whole:
                 starts.add(start)
     others = (_name(node) for node in nodes if node not in called)
-    if any(name in _IMPORTERS for name in others) or any(_name(n) in _LOADERS for n in nodes):
+    if any(name in importers for name in others) or any(_name(n) in _LOADERS for n in nodes):
         starts.add("")
     return starts
 

@@ -80,6 +80,15 @@ def test_train_and_evaluate_exports(tmp_path: Path) -> None:
     np.testing.assert_allclose(outputs["y"].numpy(), [[1.5], [-3.0]])
 
 
+def drawing_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+    """As `line_fn`; its evaluations have a summary, as pictures and curves are."""
+    spec = line_fn(features, labels, mode, params)
+    if mode != estimator.ModeKeys.EVAL:
+        return spec
+    drawn = tf.compat.v1.summary.scalar("drawn", spec.loss)
+    return spec._replace(eval_metric_ops={"drawn": (drawn, drawn)})
+
+
 def near_step_4(best_eval_result: Any, current_eval_result: Any) -> bool:
     best, current = (abs(r["global_step"] - 4) for r in (best_eval_result, current_eval_result))
     return bool(current < best)
@@ -95,7 +104,8 @@ def test_the_best_export_is_that_of_all_attempts(tmp_path: Path, pattern: str | 
             estimator.TrainSpec(input_fn, steps),
             estimator.EvalSpec(input_fn, steps=1, exporters=best, throttle_secs=0),
         )
-        estimator.train_and_evaluate(one_weight(config=config), *given)
+        trained = estimator.Estimator(drawing_fn, params={"rate": 0.25}, config=config)
+        estimator.train_and_evaluate(trained, *given)
         newest = max((tmp_path / "export" / "best").glob("[0-9]*"))
         attempts.append(tf.train.load_variable(f"{newest}/variables/variables", "global_step"))
     assert attempts == [4, 4]
