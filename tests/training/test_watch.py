@@ -1,5 +1,6 @@
 """What is seen of a training that says nothing itself: `fit` of both Kerases, and plain loops."""
 
+import contextlib
 import functools
 import time
 import types
@@ -229,7 +230,8 @@ def test_a_fit_within_another_or_without_an_epoch_leaves_the_metrics(
     with watched(str(tmp_path)):
         fit = functools.partial(model.fit, batches(), verbose=0, validation_data=batches())
         losses = fit(epochs=3, callbacks=[within]).history
-        fit(epochs=0)
+        with contextlib.suppress(ValueError):  # Keras 2.21 refuses it
+            fit(epochs=0)
         fit(epochs=3, initial_epoch=3)
     latest = {name: values[-1] for name, values in losses.items()}
     assert last_metrics(str(tmp_path)) == pytest.approx(latest)
