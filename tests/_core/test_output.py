@@ -31,8 +31,10 @@ def wait_for(text):
         time.sleep(0.01)
 
 def copier():
-    (found,) = [each for each in psutil.Process().children() if "copier" in str(each.cmdline())]
-    return found.pid
+    children, found = psutil.Process().children(), []
+    while not found:  # a process has no command line yet for a moment after it was started
+        found = [each.pid for each in children if "copier" in str(each.cmdline())]
+    return found[0]
 
 with kept_output(log):
 """
