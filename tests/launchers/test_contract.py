@@ -142,9 +142,10 @@ ODD_CONFIG = {
 
 
 def test_values_arrive_and_all_kinds_of_output_are_kept(run: Run) -> None:
+    # Each line is one write: Ray may show what is written at twice as two lines.
     body = """
-    print("config:", fn_args.custom_config)
-    print("hyperparameters:", fn_args.hyperparameters)
+    print("config: " + str(fn_args.custom_config))
+    print("hyperparameters: " + str(fn_args.hyperparameters))
     sys.stderr.write("to standard error\\n")
     logging.getLogger("mine").info("logged")
     tf.print("by TensorFlow")
