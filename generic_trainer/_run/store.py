@@ -136,8 +136,9 @@ def keep_failed_run(request: TrainingRequest, error: Exception) -> None:
     kept = request.failed_run_dir
     record = os.path.join(request.model_run_dir, RUN_FILE)
     if gfile().exists(record):  # an export that is kept there already stays on record
-        write_facts(kept, **read_facts(request.model_run_dir))
-        delete_tree(record)
+        with only_logged(f"{record} is damaged, or could not be added to that of an earlier run"):
+            write_facts(kept, **read_facts(request.model_run_dir))
+            delete_tree(record)
     move_aside(request.model_run_dir, kept)
     if gfile().exists(request.staging_dir):
         if files_below(request.staging_dir):
