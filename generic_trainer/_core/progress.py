@@ -309,15 +309,15 @@ def _add(progress: Progress, line: dict[str, Any]) -> None:
             setattr(progress, name, str(line[name]))
     if progress.batch_size is None and "reader_batch_size" in line:
         line["batch_size"] = line["reader_batch_size"]  # the first dataset is the one for training
+    if "curves" in line:  # another fit begins
+        progress.curves.clear()
+        progress.epoch, progress.step = None, 0
     for name in ("step", "steps", "epoch", "epochs", "batch_size"):
         if is_number(line.get(name)):
             setattr(progress, name, int(line[name]))
     for name in ("cpu", "gpu", "memory_mb"):
         if is_number(line.get(name)):
             getattr(progress, name).append((since_s, float(line[name])))
-    if "curves" in line:  # another fit begins
-        progress.curves.clear()
-        progress.epoch, progress.step = line.get("epoch"), int(line.get("step", 0))
     for name, value in line.get("metrics", {}).items():
         points = progress.curves.setdefault(str(name), [])
         # Steps repeated after a restart replace the lost ones.

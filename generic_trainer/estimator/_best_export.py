@@ -42,16 +42,17 @@ def remember_best(best_exporter: Any) -> None:
         is_the_final_export: bool,
     ) -> Any:
         kept = os.path.join(estimator.model_dir, f"best-{exporter.name}.json")
+        numbers = _numbers(eval_result)
         if exporter in compares and gfile().exists(kept) and times_of(export_path):
             best = json.loads(read_whole(kept))
             both = {"best_eval_result": {**eval_result, **best}, "current_eval_result": eval_result}
-            if best.keys() == _numbers(eval_result).keys() and not compares[exporter](**both):
+            if best.keys() == numbers.keys() and not compares[exporter](**both):
                 return None
         given = estimator, export_path, checkpoint_path, eval_result, is_the_final_export
         exported = original_export(exporter, *given)
         if exported is not None:
             compares.pop(exporter, None)
-            write_whole(kept, json.dumps(_numbers(eval_result)))
+            write_whole(kept, json.dumps(numbers))
         return exported
 
     best_exporter.__init__, best_exporter.export = init, export

@@ -426,7 +426,8 @@ def _decaying(kind: Any, decay: float) -> type:
         "learning_rate": property(rate, kind.learning_rate.fset),
         **{name: step(name) for name in names},
         # What is saved is an optimizer of Keras with a schedule.
-        **{"get_config": get_config, "from_config": kind.from_config},
+        "get_config": get_config,
+        "from_config": kind.from_config,
         **{name: getattr(kind, name) for name in ("__module__", "__qualname__")},
         "__reduce__": reduce,
     }

@@ -7,7 +7,7 @@ features, and to no label, and a prediction is a tensor that it has computed bef
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import tensorflow as tf
@@ -95,7 +95,8 @@ def find_predictions(
             _logger.warning(
                 "The served model needs %s, and %s is taken for the label. If that is wrong, call "
                 'the label "label" in the record.',
-                *(sorted(labels - label), sorted(label)),
+                sorted(labels - label),
+                sorted(label),
             )
             predictions = flow.returned(outputs, label)
     if not predictions:
@@ -142,22 +143,21 @@ class _Flow:
             learned = [tensor for tensor in inputs if tensor.ref() in self._learned]
             if operation in variables or learned:
                 self._learned |= made
-            weights = [
-                tensor
-                for tensor in learned
-                if not self.components_of(tensor)
-                # A loss, also of an example, gets no weights, but penalties and learned scales.
-                and (
-                    tensor.shape.rank != 0
-                    or (
-                        operation.type not in _SUMS
-                        and variables & {tensor.op, *(t.op for t in tensor.op.inputs)}
-                    )
-                )
-            ]
-            if weights:
+            if any(self._weighs(tensor, operation, variables) for tensor in learned):
                 weighted.update(*(self.components_of(t) for t in inputs if t.shape.rank != 0))
         self.unweighted = set().union(*map(self.components_of, results)) - weighted
+
+    def _weighs(self, tensor: tf.Tensor, operation: Any, variables: Set[Any]) -> bool:
+        """Whether a learned tensor is a weight of a model that is applied to the other inputs.
+
+        A loss, also of an example, gets no weights, but penalties and learned scales.
+        """
+        if self.components_of(tensor):
+            return False
+        origins = {tensor.op, *(each.op for each in tensor.op.inputs)}
+        return tensor.shape.rank != 0 or (
+            operation.type not in _SUMS and not origins.isdisjoint(variables)
+        )
 
     def components_of(self, tensor: tf.Tensor) -> frozenset[str]:
         """Returns the names of the record's components that a tensor is computed from."""
