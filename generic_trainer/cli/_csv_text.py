@@ -79,7 +79,8 @@ def read_sheet(path: str) -> Sheet:
         text = read_text(path, functools.partial(decoded, path))
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path} cannot be read as text in UTF-8, UTF-16 or cp1252: {error}", path=path
+            f"{path} cannot be read: expected a file of text in UTF-8, UTF-16 or cp1252: {error}",
+            path=path,
         ) from error
     return sheet_of_text(path, text)
 

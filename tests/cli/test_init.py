@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -475,6 +476,19 @@ def test_a_column_may_move_to_any_kind(columns: dict[str, list[str]], tmp_path: 
     model = module["build_model"](rows, np.arange(60.0), 0.1)
     model.fit(inputs, np.arange(60.0) % 5, verbose=0, epochs=2)
     assert len({*model.predict(inputs, verbose=0)[:, 0]}) >= 4, "it uses the columns"
+
+
+def test_a_misspelt_hyperparameter_is_an_error(tmp_path: Path) -> None:
+    module = module_of(tmp_path, rows(lambda row: row % 83 * 1.5))
+    module["training_rows"] = lambda _: ({"numbers": np.ones([9, 1])}, np.arange(9.0))
+
+    def run(**values: float) -> None:
+        module["run_fn"](SimpleNamespace(hyperparameters={"values": values}))
+
+    with pytest.raises(TypeError, match="'lerning_rate'"):
+        run(lerning_rate=0.1)
+    with pytest.raises(AttributeError, match="model_run_dir"):  # what follows the model
+        run(**{"learning_rate": 0.1, "tuner/epochs": 3})
 
 
 def test_a_misspelt_kind_of_columns_is_named(tmp_path: Path) -> None:
