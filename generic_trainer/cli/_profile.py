@@ -43,7 +43,8 @@ _PLAIN = re.compile(r"[+-]?\d+(\.\d+)?")
 _CODE = re.compile(r"0\d")
 _LONGEST_AMOUNT = 40
 _AMOUNTS_PER_WORD = 5  # of a column of numbers with some words in it
-_LEAST_TOKENS, _MOST_TOKENS = 1_000, 10_000  # that the project learns of a column of texts
+_MOST_TOKENS = 10_000  # that the project learns of a column of texts, of those it has often
+_OFTEN = 3
 _READ_TEXTS = 100_000
 _ROWS_OF_TOTAL = 5  # that are not 0
 _MANY_EQUAL = 0.1  # of the rows
@@ -66,7 +67,6 @@ class Profile:
         columns: "numbers", "categories", "dates", "texts" and "characters", which are texts without
             spaces between words → columns of this kind, without empty kinds.
         remarks: sentences for the user.
-        tokens: words, or characters and pairs of them, to learn of a column of texts, at most.
         batch_size: rows of a batch.
         rows: number of rows.
     """
@@ -76,7 +76,6 @@ class Profile:
     classes: Sequence[str | int]
     columns: dict[str, list[str]]
     remarks: list[str]
-    tokens: int
     batch_size: int
     rows: int
 
@@ -141,12 +140,10 @@ def profile_of(table: Table, label: str) -> Profile:
             "prediction needs it as well. Remove the spaces after the separators."
         )
     numbers = [name for name, kind in table.columns.items() if kind is not str]
-    named = [name for name in numbers if _PLAIN.fullmatch(name)]
-    # Those of years, pixels and wavelengths are in order.
-    if sorted(named, key=float) not in (named, named[::-1]):
+    if _are_a_row(named := {name: cells[name] for name in numbers if _PLAIN.fullmatch(name)}):
         remarks.append(
-            f"The first line has the numbers {listed(named)} for names of columns: if it is a row "
-            "as the others are, put a line of names above it."
+            f"The first line has the numbers {listed([*named])} for names of columns: if it is a "
+            "row as the others are, put a line of names above it."
         )
     remarks += _remarks_about_totals(table, cells)
     amounts = [*columns["numbers"], *([label] if task == "regression" else [])]
@@ -154,15 +151,13 @@ def profile_of(table: Table, label: str) -> Profile:
     remarks += [*far.values()][:1]
     if others := [*map(repr, far)][1:]:
         remarks.append(f"Such cells are also in {listed(others)}.")
-    most_tokens = _LEAST_TOKENS
     for kind_of_text, parts in (("texts", "words"), ("characters", "pairs of characters")):
         for name in columns[kind_of_text]:
             number = _number_of_tokens(cells[name], kind_of_text)
-            most_tokens = max(most_tokens, min(number, _MOST_TOKENS))
             if number > _MOST_TOKENS:
                 remarks.append(
-                    f"{name!r} has {number:,} different {parts}, of which the {_MOST_TOKENS:,} "
-                    "most frequent are learned: see max_tokens in trainer.py."
+                    f"{name!r} has {number:,} {parts} that are in more rows than two, of which the "
+                    f"{_MOST_TOKENS:,} most frequent are learned: see max_tokens in trainer.py."
                 )
     columns = {kind: names for kind, names in columns.items() if names}
     if not columns:
@@ -209,8 +204,7 @@ def profile_of(table: Table, label: str) -> Profile:
             "not use."
         )
     batch_size = _SMALL_BATCH if rows <= _FEW_ROWS else _LARGE_BATCH
-    most_tokens += 2  # as TextVectorization also counts no word and an unknown one
-    return Profile(label, task, classes, columns, remarks, most_tokens, batch_size, rows)
+    return Profile(label, task, classes, columns, remarks, batch_size, rows)
 
 
 def _task(table: Table, label: str, cells: Sequence[str]) -> tuple[Task, list[str | int]]:
@@ -260,16 +254,30 @@ def _remarks_about_classes(label: str, classes: Sequence[str | int]) -> list[str
 
 
 def _number_of_tokens(cells: Sequence[str], kind: str) -> int:
-    """Returns how many words, or characters and pairs of them, are in more than one cell.
-
-    A word that is in one cell alone says nothing of another one.
-    """
+    """Returns how many words, or characters and pairs of them, are in so many cells or more."""
     numbers: Counter[str] = Counter()
     for cell in cells[:: 1 + len(cells) // _READ_TEXTS]:
         text = cell.lower()
         pairs = map("".join, itertools.pairwise(text))
         numbers.update({*text.split()} if kind == "texts" else {*text, *pairs})
-    return sum(number > 1 for number in numbers.values())
+    return sum(number >= _OFTEN for number in numbers.values())
+
+
+def _are_a_row(named: Mapping[str, Sequence[str]]) -> bool:
+    """Whether names of columns are numbers, each among those of its column, but for one in four.
+
+    So is a row without a line of names above it. Years, pixels and sensors are evenly numbered.
+    """
+    names = sorted(map(float, named))
+    if all(map(float.is_integer, names)) and len({*np.diff(names)}) < 2:
+        return False
+    columns = [[float(cell) for cell in cells if cell] for cells in named.values()]
+    among = [
+        min(column) <= float(name) <= max(column)
+        for name, column in zip(named, columns, strict=True)
+        if column
+    ]
+    return 4 * sum(among) >= 3 * len(named)
 
 
 def _remarks_about_totals(table: Table, cells: Mapping[str, Sequence[str]]) -> list[str]:
