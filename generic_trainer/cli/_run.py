@@ -80,7 +80,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="train two steps on ten examples of each split, export and check, and keep nothing",
+        help="train epochs of two steps on ten examples of each split, export and check, and "
+        "keep nothing",
     )
     parser.add_argument(
         "--json", action="store_true", help="print the outcome as one line of JSON, the last line"
@@ -275,8 +276,8 @@ def run(
         distribution: the workers; by default this process trains.
         tracking: trackers, such as `"mlflow:http://host:5000"`.
         sign_with: file of the private key that signs the model.
-        dry_run: whether to train two steps on ten examples of each split, export and check, and
-            keep nothing.
+        dry_run: whether to train epochs of two steps on ten examples of each split, export and
+            check, and keep nothing.
 
     Raises:
         ConfigurationError: wrong arguments; before TensorFlow is imported, if it is not yet.
