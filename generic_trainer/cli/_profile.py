@@ -26,7 +26,7 @@ _ROWS_PER_CLASS = 5
 _MOST_CATEGORIES = 50
 # Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese, which have no spaces between words.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
-# 2024-05-31, 31.5.24, 31-May-2024, Fri, 31 May 2024, May 31st, 2024 and May 2024; and a time of day.
+# 2024-05-31, 31.5.24, 31-May-2024, Fri, 31 May 2024, May 31st, 2024, May 2024; and a time of day.
 _DAY = r"\d\d?(st|nd|rd|th)?"
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DATE = re.compile(
