@@ -82,7 +82,7 @@ def tfx_dataset(
 
 def ids(dataset: tf.data.Dataset) -> list[int]:
     """Returns the ids of all examples of `SCHEMA`, in order."""
-    return [int(number) for batch in dataset for number in batch["id"]]
+    return [number for batch in dataset for number in batch["id"].numpy().tolist()]
 
 
 def assert_same_elements(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
