@@ -123,8 +123,9 @@ def test_each_dataset_has_an_order_of_its_own(
             factory = make_dataset_factory(tfx_dataset, payload_format="FORMAT_PROTO", seed=seed)
         else:
             factory = make_dataset_factory(path=reader, seed=seed)
-        if with_more:  # as a chief that looks at some examples
+        if with_more:  # as a chief that looks at some examples, and at one file
             factory(taxis, options(batch_size=1), schema_of(ID))
+            factory(as_long.replace("*", "data-00000.gz"), options(), schema_of(ID))
         small = options(batch_size=16)
         made = [
             factory(taxis, options(), schema_of(ID)),
