@@ -332,8 +332,7 @@ def _evaluate(model: ModelUnderTest) -> tuple[dict[str, float], list[str]]:
         with tf.io.TFRecordWriter(examples) as writer:
             for record in _rehearsed(model):
                 writer.write(record)
-        # Eagerly it needs no AutoGraph, whose conversion of Keras's metrics takes most of the time.
-        tf.autograph.experimental.do_not_convert(tfma.run_model_analysis)(
+        tfma.run_model_analysis(
             eval_shared_model=shared if len(shared) > 1 else shared[0],
             eval_config=config,
             data_location=examples,
