@@ -19,6 +19,7 @@ from generic_trainer import data
 from generic_trainer.data import make_dataset_factory
 from generic_trainer.errors import ConfigurationError, DataError
 from tests.data.reading import (
+    ID,
     dataset_of,
     ids,
     numbered,
@@ -98,7 +99,7 @@ def test_a_seed_repeats_the_order_in_another_run(path: str, where: str, taxis: s
         tf.random.set_seed(1)
         drawn = float(tf.random.uniform([]))
         tf.random.set_seed(1)
-        dataset = factory(taxis, seeded, schema_of())
+        dataset = factory(taxis, seeded, schema_of(ID))
         assert float(tf.random.uniform([])) == drawn  # the user's own numbers are left alone
         return ids(dataset)
 
@@ -122,16 +123,17 @@ def test_each_dataset_has_an_order_of_its_own(
             factory = make_dataset_factory(tfx_dataset, payload_format="FORMAT_PROTO", seed=seed)
         else:
             factory = make_dataset_factory(path=reader, seed=seed)
-        if with_more:  # as a chief that looks at some examples
-            factory(taxis, options(batch_size=1), schema_of())
+        if with_more:  # as a chief that looks at some examples, and at one file
+            factory(taxis, options(batch_size=1), schema_of(ID))
+            factory(as_long.replace("*", "data-00000.gz"), options(), schema_of(ID))
         small = options(batch_size=16)
         made = [
-            factory(taxis, options(), schema_of()),
-            factory(taxis, options(reader_num_threads=1), schema_of()),
-            factory(taxis, small, schema_of()),
-            factory(as_long, options(), schema_of()),
-            factory(copied, options(), schema_of()),  # other files of the same sizes
-            factory(as_long, options(), schema_of()),
+            factory(taxis, options(), schema_of(ID)),
+            factory(taxis, options(reader_num_threads=1), schema_of(ID)),
+            factory(taxis, small, schema_of(ID)),
+            factory(as_long, options(), schema_of(ID)),
+            factory(copied, options(), schema_of(ID)),  # other files of the same sizes
+            factory(as_long, options(), schema_of(ID)),
         ]
         # Those of other files are compared by their places.
         return [[number % 300 for number in ids(dataset)] for dataset in made]
@@ -147,14 +149,16 @@ def test_each_dataset_has_an_order_of_its_own(
     assert run(worker=1, with_more=True) == orders  # as a run that resumes, in another worker
     explicit = options(shuffle_seed=3)
     factory = make_dataset_factory(seed=7)
-    assert ids(factory(taxis, explicit, schema_of())) == ids(factory(taxis, explicit, schema_of()))
+    assert ids(factory(taxis, explicit, schema_of(ID))) == ids(
+        factory(taxis, explicit, schema_of(ID))
+    )
 
 
 def test_a_trial_reads_in_the_same_order_after_others(taxis: str) -> None:
     factory = make_dataset_factory(seed=7)
 
     def read() -> list[int]:
-        return ids(factory(taxis, options(), schema_of()))
+        return ids(factory(taxis, options(), schema_of(ID)))
 
     with data.counting_anew():
         of_a_trial = [read(), read()]

@@ -18,7 +18,6 @@ from generic_trainer.estimator import tf1 as tf
 
 FLAGS = tf.app.flags.FLAGS
 tf.app.flags.DEFINE_string("folder", "", "where the results go")
-tf.app.flags.DEFINE_boolean("keras", False, "whether the model is one of Keras")
 
 def model_fn(features, labels, mode):
     y = features["x"] * tf.get_variable("weight", [], initializer=tf.zeros_initializer())
@@ -41,12 +40,10 @@ def main(argv):
         assert session.run(x * 2, {x: [[3.0]]}) == [[6.0]]
     with tf.summary.FileWriter(FLAGS.folder + "/logs") as writer:
         writer.add_graph(tf.get_default_graph())
-    if FLAGS.keras:
-        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[1], name="x")])
-        model.compile("sgd", "mse")
-        estimator = tf.keras.estimator.model_to_estimator(model, model_dir=FLAGS.folder + "/m")
-        estimator.train(lambda: read().map(lambda x, y: (x["x"], y)))
-        return
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[1], name="x")])
+    model.compile("sgd", "mse")
+    estimator = tf.keras.estimator.model_to_estimator(model, model_dir=FLAGS.folder + "/m")
+    estimator.train(lambda: read().map(lambda x, y: (x["x"], y)))
     estimator = tf.estimator.Estimator(model_fn, FLAGS.folder + "/model")
     spec = tf.estimator.TrainSpec(read, max_steps=30)
     tf.estimator.train_and_evaluate(estimator, spec, tf.estimator.EvalSpec(read, steps=1))
@@ -66,8 +63,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def test_app_run_runs_the_main_program_in_a_graph(program: Path, tmp_path: Path) -> None:
-    for flag in ("--keras", "--nokeras"):
-        subprocess.run([sys.executable, program, f"--folder={tmp_path}", flag], check=True)
+    subprocess.run([sys.executable, program, f"--folder={tmp_path}"], check=True)
     [export] = (tmp_path / "export").iterdir()
     served = tf.saved_model.load(str(export)).signatures["serving_default"]
     assert served(tf.constant([[3.0]]))["y"].numpy() == pytest.approx(6.0, abs=0.01)

@@ -1,12 +1,13 @@
 """One checking process and one folder of models for the whole room."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from generic_trainer.validation import Checker, ServingContract, ValidationReport
+from generic_trainer.validation import Checker, ServingContract, ValidationReport, all_checks
 
 Check = Callable[..., ValidationReport]
 
@@ -20,11 +21,22 @@ def checker() -> Iterator[Checker]:
 
 @pytest.fixture
 def check(checker: Checker, tmp_path: Path) -> Check:
-    """Checks a model: a folder, or a module, which is saved as `tmp_path / "model"`."""
+    """Checks a model: a folder, or a module, which is saved as `tmp_path / "model"`.
 
-    def check(model: Any, contract: ServingContract | None = None) -> ValidationReport:
+    `only` names the checks that a test is about; the others are switched off, such as a rehearsal,
+    which takes seconds. Most checks look at what `scores` has scored.
+    """
+
+    def check(
+        model: Any, contract: ServingContract | None = None, *, only: str = ""
+    ) -> ValidationReport:
         from tests.validation import models
 
+        if only:
+            contract = contract or ServingContract(signatures=())
+            others = {each.name for each in all_checks()} - set(only.split())
+            severities = {**dict.fromkeys(others, "skip"), **contract.severities}
+            contract = dataclasses.replace(contract, severities=severities)
         folder = model if isinstance(model, Path) else models.save(model, tmp_path / "model")
         return checker.validate(str(folder), contract)
 

@@ -313,10 +313,11 @@ def test_what_a_bulk_inferrer_sends_to_the_only_string(
         from_examples=(lambda rows: {"y": tf.reshape(_miles(rows), [-1, 1])}, [SERIALIZED]),
     )
     folder = save(tf.Module(), tmp_path / "model", signatures)
+    about = "scores bulk_inference"
     only = save(tf.Module(), tmp_path / "only", {"serving_default": signatures["serving_default"]})
-    assert check(only, WITH_BULK["alone"])["bulk_inference"].status == status
+    assert check(only, WITH_BULK["alone"], only=about)["bulk_inference"].status == status
     for consumed, contract in WITH_BULK.items():
-        result = check(folder, contract)["bulk_inference"]
+        result = check(folder, contract, only=about)["bulk_inference"]
         if consumed in ("alone", "evaluated"):  # it may be configured to call `from_examples`
             assert result.status == status.replace("fail", "warn"), (consumed, result)
         else:
@@ -356,7 +357,7 @@ def test_columns_that_no_raw_example_has_without_an_eval_config(
     save(module, tmp_path / "model", {"serving_default": module.serve, **others})
     for consumers, expected in ((("Evaluator", "Pusher"), status), (("Pusher",), "skip")):
         wanted = dataclasses.replace(consumed_by(*consumers), examples=models.examples())
-        result = check(tmp_path / "model", wanted)["eval_signatures"]
+        result = check(tmp_path / "model", wanted, only="scores eval_signatures")["eval_signatures"]
         assert result.status == expected, result
         assert ("Evaluator downstream" in result.message) == (expected == "warn")
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -10,7 +11,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_model_analysis.proto import config_pb2
 
 from generic_trainer.errors import DataError
-from generic_trainer.validation import ServingContract, lint_eval_config
+from generic_trainer.validation import Result, ServingContract, lint_eval_config
 from tests.examples import example
 from tests.validation import broken_evaluations, models
 from tests.validation.broken_evaluations import (
@@ -39,6 +40,12 @@ SCHEMA = schema_pb2.Schema(
         {"name": "tips", "type": schema_pb2.FLOAT},
     ]
 )
+
+
+def rehearse(check: Check, model: Path, wanted: ServingContract, **fields: Any) -> Result:
+    """Returns what the rehearsal alone says, beside the scores that it looks at."""
+    wanted = dataclasses.replace(wanted, **fields)
+    return check(model, wanted, only="scores eval_rehearsal")["eval_rehearsal"]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -91,7 +98,7 @@ def test_what_only_the_evaluator_can_know(check: Check, tmp_path: Path) -> None:
     assert report.passed and report["eval_config"].status == "pass", report.summary()
     assert report["eval_rehearsal"].message.count("is nan on 20 examples") == 2
     own = contract(spec() + metric("Own", 'module: "own"'))
-    assert check(folder, own)["eval_rehearsal"].message == "No module named 'own'"
+    assert rehearse(check, folder, own).message == "No module named 'own'"
 
 
 def test_a_config_can_be_a_file(check: Check, good_model: Path, tmp_path: Path) -> None:
@@ -249,8 +256,8 @@ def test_a_label_beyond_the_classes_in_a_late_example(check: Check, tmp_path: Pa
     config = contract(f'model_specs {{ label_key: "tips" }} {metric}')
     for last, status in ((2, "pass"), (3, "fail")):
         rows = [example(miles=0.1 * row, tips=row % 3) for row in range(40)]
-        wanted = dataclasses.replace(config, examples=[*rows, example(miles=4.0, tips=last)])
-        result = check(folder, wanted)["eval_rehearsal"]
+        rows.append(example(miles=4.0, tips=last))
+        result = rehearse(check, folder, config, examples=rows)
         assert result.status == status, result
 
 
@@ -321,8 +328,8 @@ def test_a_threshold_of_which_tfma_reports_no_number(
     folder = models.save(scoring(lambda features: features["miles"] / 4.0), tmp_path / "model")
     config = f"model_specs {{ label_key: 'tips' }} metrics_specs {{ metrics {{ {metric} "
     rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
-    wanted = dataclasses.replace(contract(f"{config} {THRESHOLD} }} }}"), examples=rows)
-    result = check(folder, wanted)["eval_rehearsal"]
+    wanted = contract(f"{config} {THRESHOLD} }} }}")
+    result = rehearse(check, folder, wanted, examples=rows)
     assert result.status == ("warn" if told else "pass"), result
     assert told in result.message
 
@@ -340,15 +347,15 @@ def test_a_late_example_without_a_named_input(check: Check, tmp_path: Path) -> N
     rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
     wanted = dataclasses.replace(contract(GOOD_CONFIG), schema=SCHEMA)
     for last, status in ((example(miles=4.0, tips=1.0), "pass"), (example(tips=1.0), "fail")):
-        result = check(folder, dataclasses.replace(wanted, examples=[*rows, last]))
-        assert result["eval_rehearsal"].status == status, result.summary()
+        result = rehearse(check, folder, wanted, examples=[*rows, last])
+        assert result.status == status, result
 
 
 def test_the_rehearsal_names_the_cause(check: Check, good_model: Path) -> None:
     """And not TFMA's words around it."""
     ranked = """class_name: "NDCG" config: '"gain_key": "gain", "top_k_list": [1]'"""
     config = f'{GOOD_CONFIG} metrics_specs {{ query_key: "payment" metrics {{ {ranked} }} }}'
-    result = check(good_model, contract(config))["eval_rehearsal"]
+    result = rehearse(check, good_model, contract(config))
     assert result.status == "fail" and '"gain"' in result.message, result
     assert "add_input" not in result.message
 
@@ -365,7 +372,7 @@ def test_scores_beyond_one_of_any_precision_for_a_metric_of_probabilities(
         f'model_specs {{ label_key: "tips" }} {MSE.replace("MeanSquaredError", "AUC")}'
     )
     rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
-    result = check(folder, dataclasses.replace(config, examples=rows))["eval_rehearsal"]
+    result = rehearse(check, folder, config, examples=rows)
     assert result.status == "warn", result
     assert "'score' has values from -1 to 2" in result.message
 
@@ -396,7 +403,7 @@ def test_metrics_of_several_classes_that_get_one_number(
         example(miles=0.1 * row, tips=int(row > 20) if labels == 1 else [row <= 20, row > 20, 0])
         for row in range(40)
     ]
-    result = check(folder, dataclasses.replace(config, examples=rows))["eval_rehearsal"]
+    result = rehearse(check, folder, config, examples=rows)
     assert result.status == ("warn" if told else "pass"), result
     assert told in result.message
 
@@ -415,7 +422,7 @@ def test_an_undefined_metric_is_a_failure_by_the_evaluated_output_alone(
     folder = models.save(Bounded(), tmp_path / "model")
     config = spec(more='prediction_key: "score"') + metric("Precision")
     rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
-    result = check(folder, dataclasses.replace(contract(config), examples=rows))["eval_rehearsal"]
+    result = rehearse(check, folder, contract(config), examples=rows)
     assert result.status == status and "'precision' is nan" in result.message, result
     assert ("among the predictions" in result.remedy) == (status == "fail"), result
 
@@ -433,5 +440,5 @@ def test_logits_of_the_signature_that_tfma_calls_by_default(
     folder = models.save(module, tmp_path / "model", of | {logits: module.serve})
     rows = [example(miles=0.1 * row, tips=float(row % 2)) for row in range(40)]
     wanted = contract(spec() + metric("BinaryCrossentropy", config + THRESHOLD))
-    result = check(folder, dataclasses.replace(wanted, examples=rows))["eval_rehearsal"]
+    result = rehearse(check, folder, wanted, examples=rows)
     assert result.status == status, result

@@ -1,13 +1,14 @@
 """Outputs of other rows, of half precision, padded, of text; weights and state behind them."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from generic_trainer import training
 from generic_trainer.validation import ServingContract
 from tests.examples import example
 from tests.validation.conftest import Check
@@ -56,6 +57,13 @@ def beside(x: tf.Tensor) -> tf.Tensor:
     """No output depends on its half precision; the mean of the batch leaks."""
     halved(x)
     return 0.5 + 0.01 * (x - tf.reduce_mean(x, axis=0))
+
+
+@pytest.fixture(autouse=True)
+def keras_2_unconverted() -> Iterator[None]:
+    """AutoGraph would convert the code of Keras 2, which takes seconds."""
+    with training.keras_2_unconverted():
+        yield
 
 
 def serving_keras(
