@@ -117,6 +117,7 @@ def test_transformed_examples_are_recognized(check: Check, good_model: Path) -> 
     assert "of which none of the 3 first examples has any" in result.message
 
 
+@pytest.mark.usefixtures("no_kept_fork_servers")
 def test_no_user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_model: Path) -> None:
     (tmp_path / "tensorflow.py").write_text("raise RuntimeError('the user shadows TensorFlow')")
     monkeypatch.syspath_prepend(str(tmp_path))

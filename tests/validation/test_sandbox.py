@@ -182,6 +182,7 @@ def test_the_environment_of_the_checks_has_no_secrets(monkeypatch: pytest.Monkey
     assert environment.keys() >= set(settings)
 
 
+@pytest.mark.usefixtures("no_kept_fork_servers")
 def test_the_environment_stays_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def serve(x: tf.Tensor) -> dict[str, tf.Tensor]:
         text = tf.io.read_file("/proc/self/environ")
