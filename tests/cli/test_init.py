@@ -456,6 +456,27 @@ def test_columns_that_say_nothing_do_not_hide_those_that_do(tmp_path: Path) -> N
     assert error < 0.7, "the error of the mean is 1.8"
 
 
+def test_many_columns_of_few_rows_are_not_learned_by_heart(tmp_path: Path) -> None:
+    random = np.random.default_rng(6)
+    columns = random.normal(size=(1500, 300))
+    chances = 1 / (1 + np.exp(2 * columns[:, 1] - 2.5 * columns[:, 0] - 1.5 * columns[:, 2]))
+    labels = (random.random((1500, 1)) < chances[:, None]).astype(int)
+    lines = [",".join([*(f"c{number}" for number in range(300)), "y"])]
+    lines += [f"{','.join(map(str, columns[row]))},{labels[row, 0]}" for row in range(60)]
+    module = module_of(tmp_path, "\n".join(lines))
+    stop = tf.keras.callbacks.EarlyStopping(
+        "val_binary_crossentropy", mode="min", patience=15, restore_best_weights=True
+    )
+    inputs = [{"numbers": part} for part in np.split(columns, [300, 400])]
+    tf.keras.utils.set_random_seed(1)
+    model = module["build_model"](inputs[0], labels[:300])
+    rows = inputs[1], labels[300:400]
+    model.fit(inputs[0], labels[:300], 32, 30, 0, [stop], validation_data=rows)
+    predicted, labels = model.predict(inputs[2], verbose=0)[:, 0], labels[400:, 0]
+    right_pairs = predicted[labels == 1][:, None] > predicted[labels == 0]
+    assert right_pairs.mean() > 0.7, "0.64 without a penalty"
+
+
 def test_whole_numbers_may_be_categories(tmp_path: Path) -> None:
     """As the page says: a column moves in COLUMNS."""
     lines = [f"{row % 40},{row % 3 or ''},{row % 7}.5" for row in range(200)]
