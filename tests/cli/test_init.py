@@ -477,6 +477,23 @@ def test_many_columns_of_few_rows_are_not_learned_by_heart(tmp_path: Path) -> No
     assert right_pairs.mean() > 0.7, "0.64 without a penalty"
 
 
+@pytest.mark.parametrize("task", ["numbers", "classes"])
+def test_whole_numbers_that_are_names_are_told_from_amounts(task: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    shops, ages, ratings = random.integers([100, 18, 1], [140, 90, 6], (2000, 3)).T
+    effects = random.normal(size=140)[shops] + (ages - 50) ** 2 / 500 + ratings / 5
+    labels = effects.round(2) if task == "numbers" else np.where(effects > 2, "yes", "no")
+    whole = np.column_stack([shops, ages, ratings]).astype(str)
+    cells = np.column_stack([whole, labels.astype(str)])
+    cells[::9, 0] = ""
+    lines = map(",".join, cells)
+    module = module_of(tmp_path, "\n".join(["shop,age,rating,y", *lines]))
+    assert module["COLUMNS"] == {"numbers": ["age", "rating"], "categories": ["shop"]}
+    readme = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
+    request = json.loads(re.findall(r'"instances": \[(.*?)\]', readme)[0])
+    assert {*map(type, request.values())} == {int}, "as in the schema"
+
+
 def test_whole_numbers_may_be_categories(tmp_path: Path) -> None:
     """As the page says: a column moves in COLUMNS."""
     lines = [f"{row % 40},{row % 3 or ''},{row % 7}.5" for row in range(200)]
