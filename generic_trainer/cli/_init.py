@@ -147,10 +147,9 @@ def _values(table: Table, profile: Profile, name: str) -> dict[str, Any]:
     fullest = min(rows, key=lambda row: list(row).count(""))
     first = dict(zip(table.columns, fullest, strict=True))
     used = [column for names in profile.columns.values() for column in names]
-    kinds = {column: kind for kind, names in profile.columns.items() for column in names}
     arguments = argument_names(column for column in table.columns if column in used)
     instance = {
-        argument: _as_json(first[column], kinds[column] == "numbers")
+        argument: _as_json(first[column], table.columns[column] is not str)
         for column, argument in arguments.items()
     }
     probabilities = "probability" if profile.task == "two classes" else "probabilities"

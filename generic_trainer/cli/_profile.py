@@ -55,6 +55,9 @@ _OFTEN = 3
 _READ_TEXTS = 100_000
 _ROWS_OF_TOTAL = 5  # that are not 0
 _MANY_EQUAL = 0.1  # of the rows
+# Whole numbers that are names tell so much more of the label than ranges of them, beyond chance.
+_MORE_BY_NAME, _STANDARD_ERRORS = 0.05, 4
+_FEWEST_NAMES, _MOST_NAMES, _ROWS_PER_NAME, _MOST_RANGES = 5, 1000, 5, 10
 # Numbers are far from others beyond a gap of so many times the range of at least so many others.
 _FAR, _FEWEST_NEAR = 5, 3
 # Batches: small ones learn more of few rows, large ones are faster.
@@ -97,6 +100,9 @@ def profile_of(table: Table, label: str) -> Profile:
     table.require_label(label)
     cells = {name: table.column(name) for name in table.columns}
     task, classes = _task(table, label, cells[label])
+    labels = [*map(table.columns[label], cells[label])]
+    order = {value: rank for rank, value in enumerate(sorted({*labels}))}
+    ranks = np.array([order[value] for value in labels])
     kinds = "numbers", "categories", "dates", "texts", "characters"
     columns: dict[str, list[str]] = {kind: [] for kind in kinds}
     remarks: list[str] = []
@@ -110,6 +116,12 @@ def profile_of(table: Table, label: str) -> Profile:
             remarks.append(f"Left out: {name!r}, which has the same value in every row.")
         elif kind is not str and _is_row_number(filled, len(cells[name])):
             remarks.append(f"Left out: {name!r}, which numbers the rows.")
+        elif kind is not str and all(map(_is_whole, distinct)) and _are_names(cells[name], ranks):
+            columns["categories"].append(name)
+            remarks.append(
+                f"{name!r} has whole numbers that tell more of {label!r} one by one than as "
+                "amounts, as numbers of shops do: they are learned as categories."
+            )
         elif kind is not str:
             columns["numbers"].append(name)
             if code := next(filter(_CODE.match, filled), None):
@@ -327,6 +339,27 @@ def _far_values(name: str, cells: Sequence[str]) -> str | None:
         f"{near[0]:.15g} and {near[-1]:.15g}: if that means a missing value, or is a mistake, "
         "leave these cells empty, and of the label remove the rows."
     )
+
+
+def _are_names(cells: Sequence[str], ranks: np.ndarray) -> bool:
+    """Whether whole numbers are names, as those of shops are, by the ranks of the rows' labels.
+
+    Numbers that are near each other have similar labels if they are amounts, such as ages, so
+    ranges of them tell nearly as much of the label as each by itself.
+    """
+    rows = np.array([row for row, cell in enumerate(cells) if cell])
+    distinct, names = np.unique([float(cells[row]) for row in rows], return_inverse=True)
+    ranks, count = ranks[rows], len(distinct)
+    if not _FEWEST_NAMES <= count <= min(_MOST_NAMES, len(rows) // _ROWS_PER_NAME):
+        return False
+
+    def told(groups: np.ndarray) -> float:  # adjusted R²
+        means = np.bincount(groups, ranks) / np.bincount(groups)
+        unexplained = np.square(ranks - means[groups]).sum() / (len(rows) - len(means))
+        return float(1 - unexplained / max(ranks.var(ddof=1), 1e-9))
+
+    more = told(names) - told(names * min(_MOST_RANGES, count // 2) // count)
+    return more > _MORE_BY_NAME + _STANDARD_ERRORS * math.sqrt(2 * count) / len(rows)
 
 
 def _is_whole(cell: str) -> bool:

@@ -456,6 +456,44 @@ def test_columns_that_say_nothing_do_not_hide_those_that_do(tmp_path: Path) -> N
     assert error < 0.7, "the error of the mean is 1.8"
 
 
+def test_many_columns_of_few_rows_are_not_learned_by_heart(tmp_path: Path) -> None:
+    random = np.random.default_rng(6)
+    columns = random.normal(size=(1500, 300))
+    chances = 1 / (1 + np.exp(2 * columns[:, 1] - 2.5 * columns[:, 0] - 1.5 * columns[:, 2]))
+    labels = (random.random((1500, 1)) < chances[:, None]).astype(int)
+    lines = [",".join([*(f"c{number}" for number in range(300)), "y"])]
+    lines += [f"{','.join(map(str, columns[row]))},{labels[row, 0]}" for row in range(60)]
+    module = module_of(tmp_path, "\n".join(lines))
+    stop = tf.keras.callbacks.EarlyStopping(
+        "val_binary_crossentropy", mode="min", patience=15, restore_best_weights=True
+    )
+    inputs = [{"numbers": part} for part in np.split(columns, [300, 400])]
+    tf.keras.utils.set_random_seed(1)
+    model = module["build_model"](inputs[0], labels[:300])
+    rows = inputs[1], labels[300:400]
+    model.fit(inputs[0], labels[:300], 32, 30, 0, [stop], validation_data=rows)
+    predicted, labels = model.predict(inputs[2], verbose=0)[:, 0], labels[400:, 0]
+    right_pairs = predicted[labels == 1][:, None] > predicted[labels == 0]
+    assert right_pairs.mean() > 0.7, "0.64 without a penalty"
+
+
+@pytest.mark.parametrize("task", ["numbers", "classes"])
+def test_whole_numbers_that_are_names_are_told_from_amounts(task: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    shops, ages, ratings = random.integers([100, 18, 1], [140, 90, 6], (2000, 3)).T
+    effects = random.normal(size=140)[shops] + (ages - 50) ** 2 / 500 + ratings / 5
+    labels = effects.round(2) if task == "numbers" else np.where(effects > 2, "yes", "no")
+    whole = np.column_stack([shops, ages, ratings]).astype(str)
+    cells = np.column_stack([whole, labels.astype(str)])
+    cells[::9, 0] = ""
+    lines = map(",".join, cells)
+    module = module_of(tmp_path, "\n".join(["shop,age,rating,y", *lines]))
+    assert module["COLUMNS"] == {"numbers": ["age", "rating"], "categories": ["shop"]}
+    readme = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
+    request = json.loads(re.findall(r'"instances": \[(.*?)\]', readme)[0])
+    assert {*map(type, request.values())} == {int}, "as in the schema"
+
+
 def test_whole_numbers_may_be_categories(tmp_path: Path) -> None:
     """As the page says: a column moves in COLUMNS."""
     lines = [f"{row % 40},{row % 3 or ''},{row % 7}.5" for row in range(200)]
