@@ -69,9 +69,12 @@ class Budget:
             self.left_s -= time.perf_counter() - started
 
     @contextlib.contextmanager
-    def part(self, share: float) -> Iterator[None]:
-        """Leaves a share of the seconds, and counts rows anew; the others are left afterwards."""
-        kept_s = self.left_s * (1 - share)
+    def part(self, share: float, least_s: float = 0.0) -> Iterator[None]:
+        """Leaves a share of the seconds, and counts rows anew; the others are left afterwards.
+
+        If that is less than `least_s`, the block has these, even if fewer are left.
+        """
+        kept_s = self.left_s - max(self.left_s * share, least_s)
         self.left_s -= kept_s
         self.rows = 0
         try:

@@ -116,6 +116,7 @@ def test_two_workers_train_a_model_that_serves(
     for worker in (0, 1):
         assert f"[worker {worker}] Training on 2 replicas." in log_of(tmp_path)
     assert f"tf.keras is Keras {3 - int(legacy)}." in log_of(tmp_path)
+    assert "start anew" not in log_of(tmp_path)
     assert_knows_penguins(Path(model.uri, "Format-Serving"), penguin_run)
 
 

@@ -121,6 +121,17 @@ def test_labels_that_are_not_finite_are_named(value: float, check: Check) -> Non
     assert f"the label is {value} in 1 of 300 eval examples" in found.message
 
 
+def test_time_is_left_where_other_checks_take_theirs(check: Check) -> None:
+    def slow(x: Any) -> Any:  # some milliseconds for each row
+        steps = 1000 * tf.size(x)
+        [counted] = tf.while_loop(lambda step: step < steps, lambda step: step + 1, [0])
+        return x + 500 + tf.cast(counted - steps, tf.float32)
+
+    report = check(make(slow)(), contract(float, probe_s=1.0))
+    assert report["beats_constant"].status == "warn", report["beats_constant"]
+    assert report.facts[f"constant_{ERROR}"] > 0
+
+
 SKIPPED = {
     "no label": (lambda x: x, {"label_keys": ()}),
     "two outputs": (lambda x: {"a": x, "b": x}, {}),

@@ -133,10 +133,12 @@ def export_on_tensors(model: Any, inputs: Any, directory: str) -> None:
     names = tf.nest.map_structure(lambda spec: spec.name, inputs)
     predict = make_predict(model, _inputs.Features("the inputs", {}), names, None, None, "outputs")
 
+    def serve(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        return predict(dict(zip(specs, tensors, strict=True)))
+
     def export() -> None:
-        function = tf.function(lambda **tensors: predict(tensors), autograph=False)
-        concrete = function.get_concrete_function(**specs)
-        _saving.save(_saving.ModelParts(model), directory, {_DEFAULT: concrete})
+        function = tf.function(serve, input_signature=[*specs.values()], autograph=False)
+        _saving.save(_saving.ModelParts(model), directory, {_DEFAULT: function})
 
     _saving.outside_of_strategy(export)
 

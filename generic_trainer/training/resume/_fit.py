@@ -34,9 +34,9 @@ from generic_trainer._core.signals import SigtermNotice
 from generic_trainer.errors import ConfigurationError, WorkerLostError
 from generic_trainer.training._watch import RESUMED, is_progress
 from generic_trainer.training.distributed import (
-    DataParallelStrategy,
     barrier,
     keep_metrics_in_worker_0,
+    runtime,
     size,
 )
 from generic_trainer.training.resume._callback_state import (
@@ -486,8 +486,6 @@ class Resume(OfEitherKeras):
         )
 
     def _saved_variables(self) -> list[Any]:
-        saved = [*self._fit.state.variables.values(), *shared_variables(self.model)]
-        strategy = self.model.distribute_strategy
-        if isinstance(strategy, DataParallelStrategy):  # which counts its collectives
-            saved.append(strategy.connected.entered)
-        return saved
+        """Returns the variables that a checkpoint has, and the owners of some that need none."""
+        counting = self.model.distribute_strategy, runtime()  # rows and collectives
+        return [*self._fit.state.variables.values(), *shared_variables(self.model), *counting]

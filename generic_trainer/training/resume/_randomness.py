@@ -169,7 +169,8 @@ class Unsaved:
         """Logs after the step what will start anew in a resumed fit.
 
         Args:
-            saved: the variables that a checkpoint has.
+            saved: the variables that a checkpoint has. Those that they or other objects among them
+                have as attributes count as saved, too.
             of_data: the handles of variables and tables that functions of the data use.
         """
         context = internals.TF_EAGER_CONTEXT.get()()
@@ -266,8 +267,13 @@ def _alive() -> list[Any]:
 
 def _others(alive: list[Any], saved: Iterable[Any]) -> list[Any]:
     # By identity, as `==` of variables compares their values.
-    ids = {id(part) for variable in saved for part in (variable, *_wrapped(variable))}
-    return [variable for variable in alive if id(variable) not in ids]
+    known: dict[int, Any] = {}
+    waiting = [*saved]
+    while waiting:  # under mixed_float16 a variable wraps one of replicas, which wraps theirs
+        if id(part := waiting.pop()) not in known:
+            known[id(part)] = part
+            waiting += _wrapped(part)
+    return [variable for variable in alive if id(variable) not in known]
 
 
 def _name(variable: Any) -> str:
@@ -282,10 +288,11 @@ def _handle(variable: Any) -> Any:
     return None
 
 
-def _wrapped(variable: Any) -> list[Any]:
+def _wrapped(thing: Any) -> list[Any]:
+    """Returns the variables that another one, or any object, has as its attributes."""
     held = [
         value if isinstance(value, (tuple, list)) else (value,)
-        for value in getattr(variable, "__dict__", {}).values()
+        for value in getattr(thing, "__dict__", {}).values()
     ]
     return [part for parts in held for part in parts if issubclass(type(part), tf.Variable)]
 

@@ -73,11 +73,11 @@ _PARTS = {
 # Modules inside the parts, each of which has the names of the whole part.
 _MODULES = (
     "basic_session_run_hooks canned dnn dnn_linear_combined estimator estimators experiment export "
-    "export_output export_strategy feature_column framework head hparam initializers inputs "
-    "input_fn_utils io layers learn learn_runner linear lookup lookup_ops losses metric_keys "
-    "metric_spec metrics mode_keys model_fn nets numpy_io ops optimizers pandas_io parsing_utils "
-    "prediction_key prediction_keys python regularizers run_config saved_model_export_utils "
-    "session_run_hook slim summaries training util utils variables"
+    "export_output export_strategy feature_column framework graph_io head hparam initializers "
+    "inputs input_fn_utils io layers learn learn_io learn_runner linear lookup lookup_ops losses "
+    "metric_keys metric_spec metrics mode_keys model_fn nets numpy_io ops optimizers pandas_io "
+    "parsing_utils prediction_key prediction_keys python regularizers run_config "
+    "saved_model_export_utils session_run_hook slim summaries training util utils variables"
 )
 # Name then → name now, in the same places.
 _RENAMED = {

@@ -14,6 +14,7 @@ from generic_trainer.validation._scoring import is_float
 
 _BATCH = 256
 _ENOUGH = 30  # examples to judge by
+_LEAST_S = 1.0
 _RARE = 10  # labels of other classes, of which a model that has learned something finds one
 _REMEDY = (
     "train longer, and see whether label and features reach the model as they are in the examples; "
@@ -94,10 +95,7 @@ def beats_constant(model: ModelUnderTest) -> Findings:
         is_clear = is_wrong and count >= _ENOUGH
         yield warn(text, remedy, may_be_meant=True) if is_clear else note(text)
         return
-    raise Skip(
-        "no output of a signature that scores the examples can be compared with the label, or "
-        "probe_s is used up"
-    )
+    raise Skip("no output of a signature that scores the examples can be compared with the label")
 
 
 def _shown(answer: Any) -> str:
@@ -113,15 +111,19 @@ def _values(example: Any, label: str) -> Sequence[Any]:
 def _scored(model: ModelUnderTest, name: str, rows: Sequence[Any], key: str) -> np.ndarray | None:
     """Returns an output of a signature for the first rows, as many as there is time for.
 
-    None if there is no time, or if the output is a list that is as wide as its batch.
+    None if they are no inputs of it, or if the output is a list that is as wide as its batch.
     """
     parts: list[np.ndarray] = []
     signature = model.loaded.signatures[name]
     feed = model.scores[name].feed
-    with model.budget.part(0.25):
-        for start in range(0, len(rows), _BATCH):
-            batch = rows[start : start + _BATCH]
+    # Other checks may have used up the time, as they do on a busy machine.
+    with model.budget.part(0.25, least_s=min(_LEAST_S, model.contract.probe_s)):
+        while batch := rows[sum(map(len, parts)) :][:_BATCH]:
+            if not model.budget.allows(len(batch)):  # by the time of a row that was alone
+                batch = batch[:_ENOUGH]
             inputs = inputs_of(model.signatures[name], feed, batch)
+            if not (parts or model.budget.allows(len(batch))):
+                raise Skip("there is no time to score examples; raise probe_s")
             if inputs is None or not model.budget.allows(len(batch)):
                 break
             try:

@@ -1,6 +1,7 @@
 """Fits on two replicas, straight, and ended and resumed: a program, because of its devices.
 
-Called with a directory, and the step to end at. Prints both results of either Keras as JSON.
+Called with a directory, and the step to end at. Prints both results of either Keras as JSON. Each
+variable is of another dtype than the steps compute with, of several replicas, and so wrapped twice.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ def fit(keras: Any, directory: str | None, end: int = 0) -> Any:
     """Returns weights and history; statistics and metrics are each replica's own."""
     tf.keras.backend.clear_session()
     keras.utils.set_random_seed(1)
+    keras.mixed_precision.set_global_policy("mixed_float16")
     # The default reduction waits for ever on several CPU devices.
     reduction = tf.distribute.ReductionToOneDevice()
     devices = ["CPU:0", "CPU:1"]

@@ -74,6 +74,7 @@ def test_sigterm_saves_and_then_ends_the_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_replicas_have_of_their_own_goes_on_exactly(tmp_path: Path) -> None:
     done = run_python("-m", fit_in_replicas.__name__, tmp_path, 7)
+    assert "start anew" not in done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
     assert results.keys() == {"keras", "tf_keras"}
     for straight, resumed in results.values():

@@ -107,6 +107,7 @@ def test_names_that_contrib_has_not(monkeypatch):
         ("learn.datasets", "sklearn.datasets"),
         ("learn.python.learn.datasets", "sklearn.datasets"),
         ("learn.preprocessing", "TextVectorization"),
+        ("learn.python.learn.learn_io.generator_io", "Dataset.from_generator"),
         ("crf", "a loss of your own"),
         ("rnn.LSTMBlockFusedCell", "rnn_cell.LSTMCell"),
         ("learn.multi_label_head", "tf.estimator.MultiLabelHead"),
