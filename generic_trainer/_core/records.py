@@ -33,7 +33,9 @@ streaming = threading.Event()
 _PARALLEL_LOOKS = 16
 _READ_BUFFER_BYTES = 1 << 20
 _SAMPLED_BYTES = 256 << 20  # that a sample is taken from, in seconds
-_SAMPLED_BLOCK = 64  # records that are read at once
+_RECORD_COST = 256  # bytes that are read as fast as a record without any
+_SAMPLED_BLOCK = 64  # records that are read at once, of as many bytes at most:
+_BLOCK_BYTES = 1 << 20
 # With the method, deflate, and the level in byte 8: the magic alone also starts TFRecords of 35,615
 # and, with the method, of 559,903 bytes.
 _GZIP = re.compile(rb"\x1f\x8b\x08.{5}[\0\2\4]", re.S)
@@ -113,11 +115,14 @@ def sample_records(source: str | Sequence[bytes], count: int, most_bytes: int) -
     sample: list[tuple[float, int, bytes]] = []  # the records of the highest numbers
     kept = seen = 0
     for place, record in enumerate(_records_of(source, _SAMPLED_BLOCK)):
-        heapq.heappush(sample, (number_of(), place, record))
-        kept += len(record)
+        number = number_of()
+        is_full = len(sample) >= max(count, 1) or kept + len(record) > most_bytes
+        if not (is_full and sample and number < sample[0][0]):
+            heapq.heappush(sample, (number, place, record))
+            kept += len(record)
         while len(sample) > max(count, 1) or (kept > most_bytes and len(sample) > 1):
             kept -= len(heapq.heappop(sample)[2])
-        seen += len(record)
+        seen += len(record) + _RECORD_COST
         if seen >= _SAMPLED_BYTES:
             break
     return [record for _, _, record in sorted(sample, key=lambda each: each[1])]
@@ -178,8 +183,14 @@ def _records(paths: Iterable[str], block: int) -> Iterator[bytes]:
     for path in paths:
         try:
             file = look_at(path, whatever_its_name=True)
-            for records in record_dataset(path, file.compression).batch(block):
-                yield from records.numpy()
+            dataset = record_dataset(path, file.compression)
+            longest = 1
+            for record in dataset.take(block).as_numpy_iterator():
+                yield record
+                longest = max(longest, len(record))
+            size = max(1, min(block, _BLOCK_BYTES // longest))
+            for records in dataset.skip(block).batch(size).as_numpy_iterator():
+                yield from records
         except READ_ERRORS as error:
             reason = reason_of(error)
             raise DataError(f"{path} is not a TFRecord file: {reason}", path=path) from error

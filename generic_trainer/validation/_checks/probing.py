@@ -56,8 +56,8 @@ def eval_rows(model: ModelUnderTest) -> Findings:
     """A thousand eval examples are scored, in batches of up to 256, and alike in small ones.
 
     The first examples seldom have the rare word, the longest list or the missing value. A thousand,
-    from all over the files, are closer to the requests of production. Each must have the same
-    outputs beside other rows.
+    from all over the files' first 256 MiB, are closer to the requests of production. Each must have
+    the same outputs beside other rows.
 
     Example: an example whose list of 40 words does not fit a reshape.
     """
