@@ -3,6 +3,7 @@
 import contextlib
 import heapq
 import itertools
+import logging
 import os
 import random
 import re
@@ -18,6 +19,8 @@ import tensorflow as tf
 from generic_trainer._core.files import is_remote
 from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
+
+_logger = logging.getLogger(__name__)
 
 # Errors of TensorFlow for bad input; if records are not text, formatting its message fails.
 READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
@@ -109,22 +112,28 @@ def sample_records(source: str | Sequence[bytes], count: int, most_bytes: int) -
         most_bytes: of the sample; one record is always in it.
 
     Raises:
-        DataError: no file matches, or one is not a TFRecord file.
+        DataError: no file matches, or one is not a TFRecord file; once there are as many as wanted,
+            it ends the sample with a warning.
     """
     number_of = random.Random(0).random
     sample: list[tuple[float, int, bytes]] = []  # the records of the highest numbers
-    kept = seen = 0
-    for place, record in enumerate(_records_of(source, _SAMPLED_BLOCK)):
-        number = number_of()
-        is_full = len(sample) >= max(count, 1) or kept + len(record) > most_bytes
-        if not (is_full and sample and number < sample[0][0]):
-            heapq.heappush(sample, (number, place, record))
-            kept += len(record)
-        while len(sample) > max(count, 1) or (kept > most_bytes and len(sample) > 1):
-            kept -= len(heapq.heappop(sample)[2])
-        seen += len(record) + _RECORD_COST
-        if seen >= _SAMPLED_BYTES:
-            break
+    kept = seen = place = 0
+    try:
+        for place, record in enumerate(_records_of(source, _SAMPLED_BLOCK), 1):
+            number = number_of()
+            is_full = len(sample) >= max(count, 1) or kept + len(record) > most_bytes
+            if not (is_full and sample and number < sample[0][0]):
+                heapq.heappush(sample, (number, place, record))
+                kept += len(record)
+            while len(sample) > max(count, 1) or (kept > most_bytes and len(sample) > 1):
+                kept -= len(heapq.heappop(sample)[2])
+            seen += len(record) + _RECORD_COST
+            if seen >= _SAMPLED_BYTES:
+                break
+    except DataError as error:
+        if place < count and len(sample) == place:
+            raise
+        _logger.warning("The sample of %d examples ends before a file: %s", len(sample), error)
     return [record for _, _, record in sorted(sample, key=lambda each: each[1])]
 
 

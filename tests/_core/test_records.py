@@ -12,6 +12,7 @@ from tensorflow.core.util import event_pb2
 
 from generic_trainer._core.event_files import ScalarReader, last_scalars
 from generic_trainer._core.records import read_records, sample_records
+from generic_trainer.errors import DataError
 from tests.data.reading import frame
 
 
@@ -73,6 +74,20 @@ def test_a_sample_of_large_records_holds_few_of_them_at_once(tmp_path: Path) -> 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 << 20
+
+
+@pytest.mark.parametrize("late", [b'{"name": "Ann"}', frame(3) + b"abc"])
+def test_a_late_file_that_is_damaged_ends_a_sample_and_an_early_one_is_an_error(
+    tmp_path: Path, late: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
+        for _ in range(100):
+            writer.write(b"x")
+    (tmp_path / "b").write_bytes(late)
+    assert len(sample_records(str(tmp_path / "*"), 100, 1 << 20)) == 100
+    assert f"{tmp_path}/b is not a TFRecord file" in caplog.text
+    with pytest.raises(DataError, match="b is not a TFRecord file"):
+        sample_records(str(tmp_path / "*"), 101, 1 << 20)
 
 
 @pytest.mark.parametrize("size", [0x8B1F, 0x088B1F])  # read as bytes, the magic of gzip
