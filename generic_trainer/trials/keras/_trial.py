@@ -424,7 +424,8 @@ def _decaying(kind: Any, decay: float) -> type:
     def variables(self: Any) -> Any:
         own = kind.variables.fget(self)
         if steps and steps[-1] in saving:
-            return [each for each in own if each is not self._learning_rate]
+            base = kind.learning_rate.fget(self)
+            return [each for each in own if each is not base]
         return own
 
     # With a schedule, there is no variable of the rate, and Keras 3 loads all variables or none.
