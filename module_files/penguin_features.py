@@ -66,19 +66,25 @@ def _dense(column: tf.SparseTensor, default: float | int | str) -> tf.Tensor:
     return tf.ensure_shape(dense, [None, 1])
 
 
-def read_batches(fn_args: FnArgs, files: Sequence[str]) -> tf.data.Dataset:
+def read_batches(fn_args: FnArgs, files: Sequence[str], once: bool = False) -> tf.data.Dataset:
     """Reads transformed examples, shuffled and repeated without end.
 
     Args:
         fn_args: What TFX hands to `run_fn` or `tuner_fn`.
         files: `fn_args.train_files` or `fn_args.eval_files`.
+        once: Whether to read each example once, in order: `fit` then validates on the same ones
+            after each epoch.
 
     Returns:
-        Batches of (features by name, label [BATCH_SIZE, 1]).
+        Batches of (features by name, label [BATCH_SIZE, 1]); the last one of a pass is smaller.
     """
     graph = tft.TFTransformOutput(fn_args.transform_graph_path)
     options = tfxio.TensorFlowDatasetOptions(
-        batch_size=BATCH_SIZE, label_key=transformed_name(LABEL), shuffle_seed=1
+        batch_size=BATCH_SIZE,
+        label_key=transformed_name(LABEL),
+        shuffle=not once,
+        shuffle_seed=1,
+        num_epochs=1 if once else None,
     )
     return fn_args.data_accessor.tf_dataset_factory(
         files, options, graph.transformed_metadata.schema

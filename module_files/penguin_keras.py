@@ -41,8 +41,7 @@ def tuner_fn(fn_args: FnArgs) -> TunerFnResult:
     fit_kwargs = {
         "x": read_batches(fn_args, fn_args.train_files),
         "steps_per_epoch": fn_args.train_steps,
-        "validation_data": read_batches(fn_args, fn_args.eval_files),
-        "validation_steps": fn_args.eval_steps,
+        "validation_data": read_batches(fn_args, fn_args.eval_files, once=True),
     }
     return TunerFnResult(tuner=tuner, fit_kwargs=fit_kwargs)
 

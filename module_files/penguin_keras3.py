@@ -21,8 +21,7 @@ def run_fn(fn_args: FnArgs) -> None:
     model.fit(
         read_batches(fn_args, fn_args.train_files),
         steps_per_epoch=fn_args.train_steps,
-        validation_data=read_batches(fn_args, fn_args.eval_files),
-        validation_steps=fn_args.eval_steps,
+        validation_data=read_batches(fn_args, fn_args.eval_files, once=True),
         callbacks=[keras.callbacks.TensorBoard(fn_args.model_run_dir, write_graph=False)],
         verbose=2,
     )

@@ -28,8 +28,7 @@ def run_fn(fn_args: FnArgs) -> None:
         read_batches(fn_args, fn_args.train_files),
         epochs=EPOCHS,
         steps_per_epoch=max(1, fn_args.train_steps // EPOCHS),
-        validation_data=read_batches(fn_args, fn_args.eval_files),
-        validation_steps=fn_args.eval_steps,
+        validation_data=read_batches(fn_args, fn_args.eval_files, once=True),
         callbacks=training.resume_callbacks(
             fn_args,
             callbacks=[tf.keras.callbacks.TensorBoard(fn_args.model_run_dir, write_graph=False)],

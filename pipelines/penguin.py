@@ -63,7 +63,7 @@ def create_pipeline(
         pipeline_name: Artifacts and cached results are looked up under this name.
         metadata_path: SQLite file; None where the orchestrator keeps the metadata itself.
         train_steps: Training batches.
-        eval_steps: Validation batches during training.
+        eval_steps: Validation batches, of module files whose validation data are endless.
         tune: Search hyperparameters first, with the module file's `tuner_fn`.
         warm_start: Hand the latest blessed model to `run_fn` as `fn_args.base_model`.
         distribution: On how many workers to train, and who starts them.

@@ -3,6 +3,7 @@
 import contextlib
 import heapq
 import itertools
+import logging
 import os
 import random
 import re
@@ -19,6 +20,8 @@ from generic_trainer._core.files import is_remote
 from generic_trainer._core.texts import reason_of
 from generic_trainer.errors import DataError
 
+_logger = logging.getLogger(__name__)
+
 # Errors of TensorFlow for bad input; if records are not text, formatting its message fails.
 READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 
@@ -33,7 +36,9 @@ streaming = threading.Event()
 _PARALLEL_LOOKS = 16
 _READ_BUFFER_BYTES = 1 << 20
 _SAMPLED_BYTES = 256 << 20  # that a sample is taken from, in seconds
-_SAMPLED_BLOCK = 64  # records that are read at once
+_RECORD_COST = 256  # bytes that are read as fast as a record without any
+_SAMPLED_BLOCK = 64  # records that are read at once, of as many bytes at most:
+_BLOCK_BYTES = 1 << 20
 # With the method, deflate, and the level in byte 8: the magic alone also starts TFRecords of 35,615
 # and, with the method, of 559,903 bytes.
 _GZIP = re.compile(rb"\x1f\x8b\x08.{5}[\0\2\4]", re.S)
@@ -107,19 +112,28 @@ def sample_records(source: str | Sequence[bytes], count: int, most_bytes: int) -
         most_bytes: of the sample; one record is always in it.
 
     Raises:
-        DataError: no file matches, or one is not a TFRecord file.
+        DataError: no file matches, or one is not a TFRecord file; once there are as many as wanted,
+            it ends the sample with a warning.
     """
     number_of = random.Random(0).random
     sample: list[tuple[float, int, bytes]] = []  # the records of the highest numbers
-    kept = seen = 0
-    for place, record in enumerate(_records_of(source, _SAMPLED_BLOCK)):
-        heapq.heappush(sample, (number_of(), place, record))
-        kept += len(record)
-        while len(sample) > max(count, 1) or (kept > most_bytes and len(sample) > 1):
-            kept -= len(heapq.heappop(sample)[2])
-        seen += len(record)
-        if seen >= _SAMPLED_BYTES:
-            break
+    kept = seen = place = 0
+    try:
+        for place, record in enumerate(_records_of(source, _SAMPLED_BLOCK), 1):
+            number = number_of()
+            is_full = len(sample) >= max(count, 1) or kept + len(record) > most_bytes
+            if not (is_full and sample and number < sample[0][0]):
+                heapq.heappush(sample, (number, place, record))
+                kept += len(record)
+            while len(sample) > max(count, 1) or (kept > most_bytes and len(sample) > 1):
+                kept -= len(heapq.heappop(sample)[2])
+            seen += len(record) + _RECORD_COST
+            if seen >= _SAMPLED_BYTES:
+                break
+    except DataError as error:
+        if place < count and len(sample) == place:
+            raise
+        _logger.warning("The sample of %d examples ends before a file: %s", len(sample), error)
     return [record for _, _, record in sorted(sample, key=lambda each: each[1])]
 
 
@@ -178,8 +192,14 @@ def _records(paths: Iterable[str], block: int) -> Iterator[bytes]:
     for path in paths:
         try:
             file = look_at(path, whatever_its_name=True)
-            for records in record_dataset(path, file.compression).batch(block):
-                yield from records.numpy()
+            dataset = record_dataset(path, file.compression)
+            longest = 1
+            for record in dataset.take(block).as_numpy_iterator():
+                yield record
+                longest = max(longest, len(record))
+            size = max(1, min(block, _BLOCK_BYTES // longest))
+            for records in dataset.skip(block).batch(size).as_numpy_iterator():
+                yield from records
         except READ_ERRORS as error:
             reason = reason_of(error)
             raise DataError(f"{path} is not a TFRecord file: {reason}", path=path) from error

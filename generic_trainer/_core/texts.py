@@ -225,7 +225,10 @@ def reason_of(error: BaseException) -> str:
     """Returns type and message of an error in one line, without TensorFlow's stack and nodes."""
     message = str(error)
     if isinstance(error, UnicodeDecodeError):  # perhaps of TensorFlow, for the text of its error
-        message = f"{error.reason} in: {error.object.decode(errors='backslashreplace')}"
+        before = error.object[max(error.start - 200, 0) : error.start].rpartition(b"\n")[2]
+        line = before + error.object[error.start : error.end + 200].partition(b"\n")[0]
+        text = line.decode(errors="backslashreplace")
+        message = f"{error.reason} at byte {error.start:,}, in: {text}"
     own = [line for line in own_lines(message) if not _BEFORE_CAUSE.search(line)]
     reason = own[0].strip()[:500].removesuffix(".") if own else ""
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__

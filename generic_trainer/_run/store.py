@@ -136,8 +136,11 @@ def keep_failed_run(request: TrainingRequest, error: Exception) -> None:
     kept = request.failed_run_dir
     record = os.path.join(request.model_run_dir, RUN_FILE)
     if gfile().exists(record):  # an export that is kept there already stays on record
-        with only_logged(f"{record} is damaged, or could not be added to that of an earlier run"):
-            write_facts(kept, **read_facts(request.model_run_dir))
+        facts: dict[str, Any] = {}
+        with only_logged(f"{record} is damaged"):
+            facts = {**read_facts(request.model_run_dir)}
+        with only_logged(f"{record} could not be added to that of an earlier run"):
+            write_facts(kept, **facts)
             delete_tree(record)
     move_aside(request.model_run_dir, kept)
     if gfile().exists(request.staging_dir):

@@ -75,7 +75,7 @@ class _Watch:
 
     Attributes:
         is_due: whether the next step must store its position and metrics.
-        is_fitting: whether a `fit` is under way.
+        fitting: the threads in which a `fit` is under way.
         has_fitted: whether there was a `fit` before.
     """
 
@@ -89,7 +89,7 @@ class _Watch:
         self._over = threading.Event()
         self._is_warned = False
         self.is_due = True
-        self.is_fitting = False
+        self.fitting: set[int] = set()
         self.has_fitted = False
 
     @contextlib.contextmanager
@@ -201,16 +201,17 @@ def _watched_fit(
                 path,
             )
     with _ending_fit(keras, arguments):
-        if watch.is_fitting:  # it is part of that one, whose position and metrics stay
+        thread = threading.get_ident()
+        if thread in watch.fitting:  # it is part of that one, whose position and metrics stay
             yield
             return
-        watch.is_fitting = True
+        watch.fitting.add(thread)
         try:
             progress = _fit_callback(keras, watch, _batch_size(arguments))
             with one_more_callback(keras, arguments, progress):
                 yield
         finally:
-            watch.is_fitting = False
+            watch.fitting.discard(thread)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """TFRecord files, read by what they hold, and the event files that are such."""
 
+import tracemalloc
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from tensorflow.core.util import event_pb2
 
 from generic_trainer._core.event_files import ScalarReader, last_scalars
 from generic_trainer._core.records import read_records, sample_records
+from generic_trainer.errors import DataError
 from tests.data.reading import frame
 
 
@@ -41,6 +44,50 @@ def test_a_sample_has_rows_of_all_parts_of_what_is_sorted(
     thirds = Counter(int(record) // 500 for record in sample)
     assert rows < 100 or min(thirds[third] for third in range(3)) > 25
     assert sample_records(source, 1500, 1 << 20) == records
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, 2_000_000), (1 << 20, 300)])
+def test_a_sample_is_taken_in_seconds_from_records_of_any_size(size: int, most: int) -> None:
+    class Records(Sequence[bytes]):
+        read = 0
+
+        def __len__(self) -> int:
+            return 2 * most
+
+        def __getitem__(self, place: Any) -> Any:
+            if place >= len(self):
+                raise IndexError
+            self.read = place
+            return bytes(size)
+
+    records = Records()
+    sample_records(records, 10, 1 << 20)
+    assert records.read < most
+
+
+def test_a_sample_of_large_records_holds_few_of_them_at_once(tmp_path: Path) -> None:
+    with tf.io.TFRecordWriter(str(tmp_path / "data")) as writer:
+        for _ in range(200):
+            writer.write(bytes(1 << 18))
+    tracemalloc.start()
+    sample_records(str(tmp_path / "*"), 4, 1 << 30)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+@pytest.mark.parametrize("late", [b'{"name": "Ann"}', frame(3) + b"abc"])
+def test_a_late_file_that_is_damaged_ends_a_sample_and_an_early_one_is_an_error(
+    tmp_path: Path, late: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
+        for _ in range(100):
+            writer.write(b"x")
+    (tmp_path / "b").write_bytes(late)
+    assert len(sample_records(str(tmp_path / "*"), 100, 1 << 20)) == 100
+    assert f"{tmp_path}/b is not a TFRecord file" in caplog.text
+    with pytest.raises(DataError, match="b is not a TFRecord file"):
+        sample_records(str(tmp_path / "*"), 101, 1 << 20)
 
 
 @pytest.mark.parametrize("size", [0x8B1F, 0x088B1F])  # read as bytes, the magic of gzip

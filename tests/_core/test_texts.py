@@ -1,5 +1,6 @@
 """JSON and YAML from outside: what is refused, how fast, and what is read as it was."""
 
+import time
 from textwrap import indent
 from typing import Any
 
@@ -140,11 +141,15 @@ def test_the_reason_is_the_cause_without_the_stack_around_it(message: str, reaso
     assert reason_of(RuntimeError(message)) == f"RuntimeError: {reason}".removesuffix(": ")
 
 
-def test_the_reason_of_an_error_whose_text_cannot_be_decoded_is_that_text() -> None:
+@pytest.mark.parametrize("before", [b"", b"\n\n", b"id,name\n" * 1_000_000])
+def test_the_reason_of_an_error_whose_text_cannot_be_decoded_is_the_line(before: bytes) -> None:
     with pytest.raises(UnicodeDecodeError) as info:
-        b"no \xff in the vocabulary".decode()
-    expected = "UnicodeDecodeError: invalid start byte in: no \\xff in the vocabulary"
-    assert reason_of(info.value) == expected
+        (before + b"no \xff in the vocabulary\nof 3").decode()
+    begin = time.monotonic()
+    place = f"{len(before) + 3:,}"
+    expected = f"invalid start byte at byte {place}, in: no \\xff in the vocabulary"
+    assert reason_of(info.value) == f"UnicodeDecodeError: {expected}"
+    assert time.monotonic() - begin < 1
 
 
 def test_of_a_wide_table_only_the_first_columns_are_listed() -> None:

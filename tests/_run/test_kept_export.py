@@ -75,13 +75,15 @@ def test_it_outlives_a_run_of_the_same_number(tmp_path: Path, layout: str, train
     assert found is not None and list(found.files.values()) == [13 if trains else 7]
 
 
-def test_a_run_whose_own_record_is_damaged_is_kept(tmp_path: Path) -> None:
-    failed(tmp_path)
+@pytest.mark.parametrize("damaged", ["[1", "[1]", ""])
+def test_a_run_whose_own_record_is_damaged_is_kept(tmp_path: Path, damaged: str) -> None:
+    kept = failed(tmp_path)
     again = run_of(tmp_path, 1)
-    Path(again.model_run_dir, "run.json").write_text("[1")
+    Path(again.model_run_dir, "run.json").write_text(damaged)
     Path(again.model_run_dir, "training.log").write_text("it ends")
     keep_failed_run(again, TrainingError())
     assert Path(again.failed_run_dir, "training.log").read_text() == "it ends"
+    assert find_kept_export(run_of(tmp_path, 2)) == kept
 
 
 def test_runs_of_another_key_do_not(tmp_path: Path) -> None:

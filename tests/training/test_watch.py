@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 import time
 import types
 from pathlib import Path
@@ -237,6 +238,30 @@ def test_a_fit_within_another_or_without_an_epoch_leaves_the_metrics(
     assert last_metrics(str(tmp_path)) == pytest.approx(latest)
     progress = progress_of(tmp_path)
     assert (progress.step, progress.epoch, progress.epochs) == (3, 3, 3)
+
+
+def test_of_fits_in_threads_the_metrics_are_those_of_the_last(tmp_path: Path, keras: Any) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def wait(*_: Any) -> None:
+        begun.set()
+        over.wait(60)
+
+    def fit(metric: str, **hooks: Any) -> None:
+        callbacks = [keras.callbacks.LambdaCallback(**hooks)]
+        linear(keras, metrics=[metric]).fit(batches(), verbose=0, callbacks=callbacks)
+
+    other = threading.Thread(target=fit, args=["mse"], kwargs={"on_epoch_begin": wait})
+
+    def start(*_: Any) -> None:
+        other.start()
+        begun.wait(60)
+
+    with watched(str(tmp_path)):
+        fit("mae", on_train_begin=start)
+        over.set()
+        other.join()
+    assert "mse" in last_metrics(str(tmp_path))
 
 
 @pytest.mark.parametrize("place", ["first", "second", "export"])

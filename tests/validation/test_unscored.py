@@ -210,7 +210,10 @@ def test_each_example_is_scored_alone(
     report = check(tmp_path / "model", dataclasses.replace(contract, examples=rows, schema=schema))
     assert [failure.name for failure in report.failures] == [name] * bool(name), report.summary()
     for failure in report.failures:
-        assert f"example {row}" in failure.message and "lacks ['tolls']" in failure.message
+        assert (
+            f"example {row} of the sample" in failure.message
+            and "lacks ['tolls']" in failure.message
+        )
         assert "dense_shape=[batch, 1]" in failure.remedy
         (text,) = report.failing_examples.values()
         assert "extras" in text and "tolls" not in text
@@ -270,7 +273,7 @@ def test_a_missing_value_is_not_that_of_other_rows(
     if is_of_others and row != 9:  # which is among the rows that all checks score
         failure = report["without_optional"]
         assert failure in report.failures, report.summary()
-        what = "without ['tolls']" if row is None else f"example {row} alone"
+        what = "without ['tolls']" if row is None else f"example {row} of the sample, alone"
         assert what in failure.message and "must not depend on the other rows" in failure.remedy
 
 

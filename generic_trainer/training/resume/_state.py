@@ -380,7 +380,8 @@ class ModelState:
         # Keras 2 would build from floats what was called with others: each `Sequential` below casts
         # its inputs from then on to what it was built with, so that large whole numbers merge.
         called_with = tf.nest.flatten(getattr(self._model, "save_spec", tuple)() or ())
-        if any(each != tf.TensorSpec(each.shape, tf.float32, each.name) for each in called_with):
+        are_specs = all(isinstance(each, tf.TensorSpec) for each in called_with)  # or ragged, None
+        if not are_specs or any(each.dtype != tf.float32 for each in called_with):
             config = None
         return pickled((adapted_state(self._model), config, configs))
 

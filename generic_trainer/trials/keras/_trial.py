@@ -421,7 +421,16 @@ def _decaying(kind: Any, decay: float) -> type:
         read, *arguments = kind.__reduce__(self)
         return (getattr(kind, read.__name__, read), *arguments)  # no method of this class
 
-    names = [name for name in ("apply", "apply_gradients") if hasattr(kind, name)]
+    def variables(self: Any) -> Any:
+        own = kind.variables.fget(self)
+        if steps and steps[-1] in saving:
+            base = kind.learning_rate.fget(self)
+            return [each for each in own if each is not base]
+        return own
+
+    # With a schedule, there is no variable of the rate, and Keras 3 loads all variables or none.
+    saving = ["save_own_variables", "load_own_variables"] if is_keras_3() else []
+    names = [name for name in ("apply", "apply_gradients", *saving) if hasattr(kind, name)]
     members = {
         "learning_rate": property(rate, kind.learning_rate.fset),
         **{name: step(name) for name in names},
@@ -430,5 +439,6 @@ def _decaying(kind: Any, decay: float) -> type:
         "from_config": kind.from_config,
         **{name: getattr(kind, name) for name in ("__module__", "__qualname__")},
         "__reduce__": reduce,
+        **({"variables": property(variables)} if saving else {}),
     }
     return type(kind.__name__, (kind,), members)

@@ -20,11 +20,11 @@ from generic_trainer.trials._pipeline import are_features
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _LONE_INPUT = "inputs"
 _LABEL_NAMES = frozenset({"label", "labels", "target", "targets", "y"})
-# How weights and masks of examples join, which may also be how a label does.
-_WEIGHING = frozenset(
+_SUMS = frozenset({"Add", "AddV2", "Sub"})
+# How weights, masks and costs of examples join, which may also be how a label does.
+_WEIGHING = (_SUMS - {"Sub"}) | frozenset(
     ["Mul", "RealDiv", "DivNoNan", "Select", "SelectV2", "GatherV2", "DynamicPartition"]
 )
-_SUMS = frozenset({"Add", "AddV2", "Sub"})
 
 _logger = logging.getLogger(__name__)
 

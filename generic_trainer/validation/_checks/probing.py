@@ -56,13 +56,16 @@ def eval_rows(model: ModelUnderTest) -> Findings:
     """A thousand eval examples are scored, in batches of up to 256, and alike in small ones.
 
     The first examples seldom have the rare word, the longest list or the missing value. A thousand,
-    from all over the files, are closer to the requests of production. Each must have the same
-    outputs beside other rows.
+    from all over the files' first 256 MiB, are closer to the requests of production. Each must have
+    the same outputs beside other rows.
 
     Example: an example whose list of 40 words does not fit a reshape.
     """
     examples = parsed(model.evidence.eval_rows[RECORDS:])
-    rows = [ProbeRow(example, f"example {RECORDS + n}") for n, example in enumerate(examples)]
+    rows = [
+        ProbeRow(example, f"example {n} of the sample")
+        for n, example in enumerate(examples, RECORDS)
+    ]
     probed = [(n, s) for n, s in _probed(model) if s.feed.real] if rows else []
     if not probed:
         raise Skip(f"needs more than {RECORDS} examples that fit a signature, and probe_s")
@@ -149,7 +152,8 @@ def _lacking(examples: Sequence[Any], features: AbstractSet[str]) -> Iterator[Pr
         for name in lacked[row] - rows.keys():
             rows[name] = row
     for row in sorted(set(rows.values()))[:_MAX_ALONE]:
-        yield ProbeRow(examples[row], f"example {row} alone, which lacks {sorted(lacked[row])}")
+        what = f"example {row} of the sample, alone, which lacks {sorted(lacked[row])}"
+        yield ProbeRow(examples[row], what)
 
 
 @check(needs="scores")

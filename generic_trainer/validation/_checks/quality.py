@@ -31,12 +31,12 @@ def beats_constant(model: ModelUnderTest) -> Findings:
     """Predictions for the eval examples are better than one constant answer to all of them.
 
     A model that has learned nothing loads, serves, and passes every other check. Up to 1,000
-    examples with a label, from all over the files, are scored. Numbers are compared with their
-    median, by the mean absolute error, and with their mean, by the mean squared error: a model that
-    is worse by both gets a warning. Classes are compared with the most frequent one, by the
-    accuracy; one class for all examples is no better if ten of them have another. The prediction is
-    the output with the name of the label, or the only output. Labels that are infinite or NaN get a
-    warning. This check warns at most.
+    examples with a label, from all over the files' first 256 MiB, are scored. Numbers are compared
+    with their median, by the mean absolute error, and with their mean, by the mean squared error: a
+    model that is worse by both gets a warning. Classes are compared with the most frequent one, by
+    the accuracy; one class for all examples is no better if ten of them have another. The
+    prediction is the output with the name of the label, or the only output. Labels that are
+    infinite or NaN get a warning. This check warns at most.
 
     Example: a regression of prices whose training ended before it reached their scale.
     """

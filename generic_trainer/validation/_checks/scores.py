@@ -186,7 +186,8 @@ def _of_smaller_batches(
     present = [filled(example) for example in examples]
     absent = set.intersection(*(present[row] for row in alone)) - present[missed[0]]
     absent &= model.signatures[name].features.keys() or absent
-    message += f": {len(alone)} examples are scored alone, and example {missed[0]} is not"
+    message += f": {len(alone)} examples are scored alone"
+    message += f", and example {missed[0]} of the sample is not"
     message += f", which lacks {sorted(absent)}" if absent else ""
     message += f"; {keep_example(model.facts, examples[missed[0]])}"
     return fail(message, ALONE_REMEDY, may_be_meant=True)

@@ -238,6 +238,38 @@ def test_a_model_that_is_built_by_its_first_step_reads_inputs_as_they_are(
     assert_resumes(keras, "looked up", tmp_path, (7,), data=data)
 
 
+@pytest.mark.parametrize("kind", ["ragged", "sparse", "None"])
+def test_a_model_that_is_built_by_its_first_step_may_take_what_is_no_tensor(
+    tmp_path: Path, keras: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "None" and keras.__name__ == "keras":
+        pytest.skip("Keras 3 takes no None in data")
+    to, back = {
+        "ragged": (tf.RaggedTensor.from_tensor, lambda x: x.to_tensor()),
+        "sparse": (tf.sparse.from_dense, tf.sparse.to_dense),
+        "None": (lambda x: (x, None), lambda x: x[0]),
+    }[kind]
+
+    def taking(keras: Any) -> Any:
+        class Taking(keras.Model):
+            def __init__(self) -> None:
+                super().__init__()
+                self.last = keras.layers.Dense(1)
+
+            def call(self, x: Any) -> Any:
+                return self.last(tf.ensure_shape(back(x), [2, 1]))
+
+        model = Taking()
+        model.compile("adam", "mse")
+        return model
+
+    def data() -> tf.data.Dataset:
+        return batches().map(lambda x, y: (to(x), y))
+
+    monkeypatch.setitem(KINDS, "taking", taking)
+    assert_resumes(keras, "taking", tmp_path, (7,), data=data)
+
+
 def test_data_may_end_within_an_execution_of_several_steps(tmp_path: Path, keras: Any) -> None:
     assert_resumes(keras, "paired", tmp_path, (4,), data=lambda: batches(5))
 

@@ -144,13 +144,17 @@ needs_keras_3 = pytest.mark.skipif(not is_keras_3(), reason="no optimizer of Ker
 def test_an_optimizer_with_a_decay_can_be_saved_and_copied(open_trial, tmp_path, kept):
     class Old(OneWeight):
         def make_optimizer(self):
-            return tf.keras.optimizers.SGD(lr=0.004, decay=1.0)
+            return tf.keras.optimizers.Adam(lr=0.004, decay=1.0)
 
     trial = open_trial(Old)
     trial.train(2)
-    optimizer = kept(trial._context.model, tmp_path)
+    model = trial._context.model
+    optimizer = kept(model, tmp_path)
     rate = tf.keras.optimizers.schedules.deserialize(optimizer.get_config()["learning_rate"])
     assert float(rate(2)) == pytest.approx(0.004 / 3)
+    if kept is loaded:  # Keras copies no optimizer with its moments
+        moments = [each.variables[-1].numpy().item() for each in (optimizer, model.optimizer)]
+        assert int(optimizer.iterations) == 2 and moments[0] == moments[1] > 0
 
 
 @pytest.mark.skipif(not is_keras_3(), reason="Keras 2 has it")

@@ -108,9 +108,17 @@ def test_neither_a_label_nor_the_weight_of_an_error_is_an_input(graph, keys, is_
     assert list(inputs) == ["area"]
 
 
-def test_of_weight_and_label_without_a_name_it_is_asked_which_one_is_which(graph):
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda *args: weighted_loss(*args),
+        lambda score, label, cost: tf.reduce_mean((score - label) ** 2 + cost),
+    ],
+    ids=["weight", "cost"],
+)
+def test_of_weight_and_label_without_a_name_it_is_asked_which_one_is_which(graph, loss):
     record = components(area=floats(4, 3), price=floats(4, 2), importance=floats(4, 1))
-    outputs = {"loss": weighted_loss(dense(record["area"], 2, "score"), *[*record.values()][1:])}
+    outputs = {"loss": loss(dense(record["area"], 2, "score"), *[*record.values()][1:])}
     with pytest.raises(ExportError, match=r"not on \['importance', 'price'\]"):
         find_predictions(record, outputs)
 
