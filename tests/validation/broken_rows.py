@@ -123,7 +123,7 @@ def _of_range(size: float, rows: tf.Tensor) -> tf.Tensor:
 
 # Of features.
 for name, check, told, score, features, contract, status in (
-    ("nan_in_row_40", "eval_rows", "example 40: gives NaN", lambda f:
+    ("nan_in_row_40", "eval_rows", "example 40 of the sample: gives NaN", lambda f:
      tf.where(tf.abs(f["miles"] - 4.0) < 0.01, float("nan"), f["miles"]), {}, MANY, "fail"),
     ("late_row_out_of_a_range", "eval_rows", 'key: "miles"',
      lambda f: _of_range(60.0, f["miles"]), {}, MANY, "fail"),
