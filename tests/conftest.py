@@ -144,9 +144,23 @@ def rotate(items: list[pytest.Item], seed: str) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leaves what has been imported out of garbage collections: it is a million objects."""
+    _leave_out_of_collections()
+    gc.set_threshold(50_000, 20, 20)  # tracing makes many objects, and few of them garbage
+
+
+@pytest.fixture(scope="module", autouse=True)
+def left_out_of_collections() -> Iterator[None]:
+    """Leaves out what the tests of a file leave behind, too: graphs of a million objects.
+
+    Else every `clear_session`, and every first step of a fit, would look at all of them again.
+    """
+    yield
+    _leave_out_of_collections()
+
+
+def _leave_out_of_collections() -> None:
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # tracing makes many objects, and few of them garbage
 
 
 def _rooms_of(item: pytest.Item) -> set[str]:

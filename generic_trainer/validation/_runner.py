@@ -9,7 +9,6 @@ the one that will run the model has never had a thread.
 """
 
 import dataclasses
-import gc
 import json
 import os
 import sys
@@ -97,7 +96,6 @@ def _confined_model(request: Mapping[str, Any]) -> ModelUnderTest:
     """
     import tensorflow as tf
 
-    gc.freeze()  # or each collection examines all objects of TensorFlow's import
     contract = ServingContract.from_json(request["contract"])
     machine.be_first_to_be_killed(_OOM_SCORE)
     folder = Path(request["scratch"], uuid.uuid4().hex)
