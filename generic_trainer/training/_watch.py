@@ -315,10 +315,10 @@ def _fit_callback(package: ModuleType, watch: _Watch, batch_size: int | None) ->
             watch.epoch_ends(self._line(), logs)
 
         def on_train_end(self, logs: Any = None) -> None:
-            if self.params.get(RESUMED):  # what was before the kill is in the history alone
-                self._begin(0)  # a fit that ended before the kill has no epoch
-                history = getattr(self.model.history, "history", {})
-                latest = {name: values[-1] for name, values in history.items() if values}
+            # What was before a kill, and what other callbacks add, is in the history alone.
+            history = getattr(self.model.history, "history", {})
+            if latest := {name: values[-1] for name, values in history.items() if values}:
+                self._begin(0)  # a resumed fit that ended before the kill has no epoch
                 watch.store(**self._line(), metrics=_numbers(latest))
 
         def _begin(self, epoch: int) -> None:

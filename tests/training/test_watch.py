@@ -282,13 +282,14 @@ def test_metrics_are_those_of_the_last_fit_after_a_kill_too(
                     on_epoch_end=lambda epoch, logs, name=name: epoch == 1 and end_at(name)
                 )
                 resume = training.resume_callbacks(fn_args, name=name)
+                rate = keras.callbacks.ReduceLROnPlateau("loss")  # adds the rate to the logs
                 fit = functools.partial(model.fit, batches(), epochs=3, verbose=0)
-                fit(validation_data=steps and batches(), callbacks=[*resume, callbacks])
+                fit(validation_data=steps and batches(), callbacks=[*resume, callbacks, rate])
         end_at("export")
         return last_metrics(str(tmp_path / run))
 
     straight = run_fn("straight", "of one")
-    assert len(straight) == 2, "a loss and a metric, and nothing of the first fit"
+    assert len(straight) == 3, "a loss, a metric and a rate, and nothing of the first fit"
     with pytest.raises(Ended):
         run_fn("killed", "of two", end=place)
     assert run_fn("again", "of two") == pytest.approx(straight)
