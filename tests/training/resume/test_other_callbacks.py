@@ -847,6 +847,7 @@ def test_the_best_model_of_an_earlier_run_comes_along(
     assert ("begins with the best model anew" in caplog.text) == is_gone
     copied = (tmp_path / "second" / name.format(epoch=2 if is_gone else 1)).read_bytes()
     assert (copied == weights) != is_gone
+    assert "hold paths" not in caplog.text
 
 
 def test_the_newer_file_of_two_fits_comes_along_unless_the_new_run_has_its_own(
