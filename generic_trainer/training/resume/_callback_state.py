@@ -198,11 +198,11 @@ class CallbackState:
         for number, callback in enumerate(self._callbacks):
             around = [(name, content_of(cell)) for name, cell, _ in cells_of(callback)]
             around = [(name, value) for name, value in around if not _is_large(value)]
-            # Keras 2's own has, for a moment's use, the path of the file that it wrote last.
-            kinds = type(callback).__mro__
-            is_own = any(is_class_of_keras(kind, "ModelCheckpoint") for kind in kinds)
+            # That of Keras 2 has the path of the file that it wrote last, and uses it no more. A
+            # class that is derived from it may have paths of its own that matter.
+            is_kerass = is_class_of_keras(type(callback), "ModelCheckpoint")
             for name, value in [*_of_classes(callback).items(), *vars(callback).items(), *around]:
-                if _holds_path(value) and not (is_own and name.startswith("_")):
+                if _holds_path(value) and not (is_kerass and name.startswith("_")):
                     key = number, type(callback).__name__, name
                     texts[key] = repr([_text(leaf) for leaf in _leaves(value)])
         return texts
