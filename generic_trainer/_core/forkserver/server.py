@@ -58,7 +58,6 @@ def main(descriptor: int, preload: Sequence[str], preload_if_there: Sequence[str
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
         logging.disable(logging.NOTSET)
-    gc.collect()
     gc.freeze()  # or each collection of a child examines, and copies, all that was imported
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     server = _Server(Connection(descriptor))
