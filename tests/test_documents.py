@@ -231,7 +231,7 @@ def test_the_page_of_the_checks_is_fresh() -> None:
 
 def test_every_field_of_fn_args_is_told() -> None:
     page = (DOCS / "module-file.md").read_text(encoding="utf-8")
-    fields = {field.name for field in FnArgs.__attrs_attrs__}
+    fields = {*FnArgs.__slots__, *(field.name for field in FnArgs.__attrs_attrs__)}
     assert {name for name in fields if f"`{name}`" not in page} == set()
 
 

@@ -71,7 +71,7 @@ def match_files(file_pattern: str | Sequence[str]) -> tuple[RecordFile, ...]:
         DataError: no pattern matches a file, or a file cannot be opened.
     """
     patterns = [file_pattern] if isinstance(file_pattern, str) else list(file_pattern)
-    listed = ", ".join(map(repr, patterns))
+    listed = ", ".join(map(repr, patterns)) or "an empty list of patterns"
     only = patterns[0] if len(patterns) == 1 else None
     try:
         paths = sorted(path for pattern in patterns for path in tf.io.gfile.glob(pattern))

@@ -63,7 +63,7 @@ def check_export(
         ModelValidationError: the export failed the checks.
     """
     subject = "The exported model"
-    exported = request.staging_dir
+    exported = request.export_dir
     if kept is not None:
         exported = kept.export_dir
         subject = (

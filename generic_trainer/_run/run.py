@@ -74,8 +74,8 @@ def _train_and_publish(job: Job) -> ValidationReport:
         files = None
         try:
             report = check_export(request, contract, checker)
-            files = store.sizes_below(request.staging_dir)  # now: publishing moves them one by one
-            report = publish(request, request.staging_dir, report)
+            files = store.sizes_below(request.export_dir)  # now: publishing moves them one by one
+            report = publish(request, request.export_dir, report)
         except Exception:
             store.record_export(job, files)
             raise

@@ -2,7 +2,7 @@
 
 ::
 
-    <node>/model/7/.staging          the export until it is published; locked while its run lives
+    <node>/model/7/.staging/7        the export until it is published; locked while its run lives
     <node>/model_run/7               log, report, event files
     <node>/model_run/7.failed        the same of a failed run, with its export in rejected_export/
     <node>/.checkpoints/<run key>    checkpoints, shared by all runs of the key
@@ -101,6 +101,8 @@ def own_staging(request: TrainingRequest) -> Iterator[None]:
         for path in sweep(path.removesuffix(LOCK_SUFFIX) for path in locks):
             _logger.info("Deleted %s, a leftover of a killed run", path)
         yield
+        with only_logged("The empty directory of the export could not be deleted"):
+            delete_tree(own)
 
 
 def set_earlier_run_aside(request: TrainingRequest) -> None:
@@ -144,10 +146,9 @@ def keep_failed_run(request: TrainingRequest, error: Exception) -> None:
             delete_tree(record)
     move_aside(request.model_run_dir, kept)
     if gfile().exists(request.staging_dir):
-        if files_below(request.staging_dir):
-            publish_tree(request.staging_dir, request.rejected_export_dir)
-        else:
-            delete_tree(request.staging_dir)
+        if files_below(request.export_dir):
+            publish_tree(request.export_dir, request.rejected_export_dir)
+        delete_tree(request.staging_dir)
     files = {
         "log": os.path.join(kept, os.path.basename(request.log_path)),
         "export": request.rejected_export_dir,
@@ -318,9 +319,9 @@ def record_export(job: Job, files: Mapping[str, int] | None = None) -> None:
         files: path → size in bytes of all exports, if some may have been published by now.
     """
     request = job.request
-    if not gfile().exists(os.path.join(request.staging_dir, SERVING_MODEL_DIR)):
+    if not gfile().exists(os.path.join(request.export_dir, SERVING_MODEL_DIR)):
         return
-    files = files or sizes_below(request.staging_dir)
+    files = files or sizes_below(request.export_dir)
     keys = [request.run_key]
     write_facts(request.model_run_dir, run_keys=keys, files=files, job=job.to_json())
     if request.user_code.digest is not None:  # otherwise the code may have changed

@@ -29,7 +29,8 @@ _EXPECTED = {"estimator": "Estimator", "train_spec": "TrainSpec", "eval_spec": "
 _EVAL_RECEIVER = "eval_input_receiver_fn"
 
 # Names of FnArgs that it had not then, so that a custom_config may have them.
-_NEWER = ("num_examples", "checkpoint_dir", "extra_inputs", "working_dir")
+_OURS = ("num_examples", "checkpoint_dir", "extra_inputs")
+_NEWER = (*_OURS, "working_dir")
 
 _logger = logging.getLogger(__name__)
 
@@ -94,7 +95,8 @@ class _TrainerFnArgs(SimpleNamespace):
     def __init__(self, fn_args: Any) -> None:
         config = fn_args.custom_config or {}
         newer = {name: config[name] for name in _NEWER if name in config}
-        super().__init__(**{**config, **vars(fn_args), **newer})
+        ours = {name: getattr(fn_args, name) for name in _OURS if hasattr(fn_args, name)}
+        super().__init__(**{**config, **vars(fn_args), **ours, **newer})
         self.warm_start_from = fn_args.base_model or config.get("warm_start_from")
         # Checkpoints and event files go into the estimator's folder, and have no place in a model.
         for name in ("serving_model_dir", "eval_model_dir"):

@@ -31,9 +31,11 @@ else:  # the same fields
 _TELEMETRY = ["GenericTrainer"]
 
 
-@attr.s
 class FnArgs(FnArgsOfTfx):
     """TFX's `FnArgs`, with what GenericTrainer adds.
+
+    Modules hand all fields on, with `FnArgs(**attr.asdict(fn_args, recurse=False))` or
+    `Step(**vars(fn_args))`: what is added is neither a field of attrs nor in `vars()`.
 
     Attributes:
         num_examples: split name → number of examples, from the statistics artifact where one was
@@ -43,9 +45,20 @@ class FnArgs(FnArgsOfTfx):
             again; deleted when the model is published.
     """
 
-    num_examples: Mapping[str, int] | None = attr.ib(default=None)
-    extra_inputs: dict[str, list[str]] = attr.ib(factory=dict)
-    checkpoint_dir: str | None = attr.ib(default=None)
+    __slots__ = ("checkpoint_dir", "extra_inputs", "num_examples")
+
+    def __init__(
+        self,
+        *,
+        num_examples: Mapping[str, int] | None = None,
+        extra_inputs: dict[str, list[str]] | None = None,
+        checkpoint_dir: str | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(**fields)
+        self.num_examples = num_examples
+        self.extra_inputs = extra_inputs or {}
+        self.checkpoint_dir = checkpoint_dir
 
 
 def make_fn_args(request: TrainingRequest, export_dir: str) -> FnArgs:

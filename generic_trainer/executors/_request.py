@@ -64,7 +64,7 @@ def request_from_artifacts(
     splits = common_splits(examples)
     request = TrainingRequest(
         user_code=_user_code(exec_properties, scratch_dir),
-        train_files=split_files(examples, list(train_args.splits) or ["train"]),
+        train_files=split_files(examples, list(train_args.splits) or ["train"], trained_on=True),
         eval_files=split_files(examples, list(eval_args.splits) or ["eval"]),
         split_files={name: split_files(examples, [name]) for name in splits},
         examples_format=examples_format(examples),
@@ -218,29 +218,37 @@ def _extra_inputs(input_dict: _Artifacts) -> dict[str, tuple[str, ...]]:
     }
 
 
-def split_files(examples: Sequence[types.Artifact], splits: Sequence[str]) -> tuple[str, ...]:
-    """Returns one file pattern for each split of each artifact.
+def split_files(
+    examples: Sequence[types.Artifact], splits: Sequence[str], *, trained_on: bool = False
+) -> tuple[str, ...]:
+    """Returns one file pattern for each split of each artifact, without those that have no file.
+
+    Args:
+        examples: the artifacts.
+        splits: names of splits.
+        trained_on: whether there must be a file; `run_fn` may read no other split.
 
     Raises:
-        DataError: there is no artifact, one has not all of the splits, or a split has no file.
+        DataError: there is no artifact, one has not all of the splits, or none has a file.
     """
     if not examples:
         raise DataError("The input examples holds no artifact: there is nothing to train on.")
     directories = [uri for split in splits for uri in _split_uris(examples, split)]
     empty = [directory for directory in directories if not _has_files(directory)]
     if empty:
-        raise DataError(
-            f"These splits of the input examples have no files: {', '.join(empty)}.", path=empty[0]
-        )
-    return tuple(io_utils.all_files_pattern(directory) for directory in directories)
+        message = f"These splits of the input examples have no files: {', '.join(empty)}."
+        if trained_on and empty == directories:
+            raise DataError(message, path=empty[0])
+        _logger.warning(message)
+    return tuple(io_utils.all_files_pattern(path) for path in directories if path not in empty)
 
 
 def common_splits(examples: Sequence[types.Artifact]) -> list[str]:
-    """Returns the names of the splits that every artifact has and that have files."""
+    """Returns the names of the splits that every artifact has, and some with files."""
     named = [artifact_utils.decode_split_names(artifact.split_names) for artifact in examples]
     of_first = named[0] if named else []
     common = [split for split in of_first if all(split in names for names in named)]
-    return [split for split in common if all(map(_has_files, _split_uris(examples, split)))]
+    return [split for split in common if any(map(_has_files, _split_uris(examples, split)))]
 
 
 def _split_uris(examples: Sequence[types.Artifact], split: str) -> list[str]:

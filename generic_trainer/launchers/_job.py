@@ -157,8 +157,17 @@ class TrainingRequest:
 
     @property
     def staging_dir(self) -> str:
-        """Directory of the export until it is published, on the file system of its destination."""
+        """Directory of the chief's files until they are published; locked while its run lives."""
         return os.path.join(self.model_dir, _STAGING_DIR)
+
+    @property
+    def export_dir(self) -> str:
+        """Directory of the export until it is published, on the file system of its destination.
+
+        It ends with the number of the run: modules take it from `serving_model_dir`, in which TFX
+        has it at this place, to name their own folders.
+        """
+        return os.path.join(self.staging_dir, os.path.basename(self.model_dir.rstrip("/")))
 
     @property
     def failed_run_dir(self) -> str:

@@ -62,7 +62,7 @@ def train(job: Job) -> None:
     export_dir = os.path.join(request.scratch_dir, "export")
     seen_dir = ""
     if is_chief():
-        export_dir = request.staging_dir
+        export_dir = request.export_dir
         seen_dir = request.model_run_dir
         delete_tree(export_dir)  # a killed run left it
         gfile().makedirs(export_dir)

@@ -42,7 +42,7 @@ def run_of(root: Path, number: int, layout: str = LOCAL, **changes: object) -> T
 def failed(root: Path, layout: str = LOCAL, **changes: object) -> KeptExport:
     """Lets the last check of run 1 fail; returns what is kept of it."""
     request = run_of(root, 1, layout, **changes)
-    model = Path(request.staging_dir, "Format-Serving")
+    model = Path(request.export_dir, "Format-Serving")
     model.mkdir(parents=True)
     (model / "saved_model.pb").write_text(f"model {len(changes)}")
     record_export(Job(request=request, fn_args_factory=""))
@@ -65,7 +65,7 @@ def test_it_outlives_a_run_of_the_same_number(tmp_path: Path, layout: str, train
     again = run_of(tmp_path, 1, layout)
     set_earlier_run_aside(again)
     if trains:
-        model = Path(again.staging_dir, "Format-Serving")
+        model = Path(again.export_dir, "Format-Serving")
         model.mkdir(parents=True)
         (model / "saved_model.pb").write_text("another model")
         record_export(Job(request=again, fn_args_factory=""))
@@ -157,7 +157,7 @@ def test_its_job_is_read_without_unpickling(tmp_path: Path) -> None:
 
 def test_an_export_that_is_published_in_part_is_not_used(tmp_path: Path) -> None:
     request = run_of(tmp_path, 1)
-    Path(request.staging_dir, "Format-Serving").mkdir(parents=True)
+    Path(request.export_dir, "Format-Serving").mkdir(parents=True)
     record_export(Job(request=request, fn_args_factory=""), {"Format-TFMA/saved_model.pb": 7})
     keep_failed_run(request, TrainingError())
     assert find_kept_export(run_of(tmp_path, 2)) is None

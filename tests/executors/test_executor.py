@@ -35,6 +35,7 @@ REPORTS = helpers.run_fn("""
                 value = tf.compat.v1.Summary.Value(tag=tag, simple_value=8.0)
                 writer.add_summary(tf.compat.v1.Summary(value=[value]), 1)
     export(fn_args.eval_model_dir)
+    print("the number of the run is", fn_args.serving_model_dir.split("/")[-2])
     tf.io.gfile.rmtree(fn_args.checkpoint_dir)  # as another run of the same key at its end
 """)
 
@@ -47,7 +48,7 @@ def serving_default(model: Path) -> Any:
 def finished(tmp_path_factory: pytest.TempPathFactory, examples: types.Artifact) -> Node:
     """A successful run, where an earlier attempt has left files."""
     node = Node(tmp_path_factory.mktemp("finished"), examples)
-    for leftover in (".staging/Format-Serving/half", "Format-Serving/old"):
+    for leftover in (".staging/1/Format-Serving/half", "Format-Serving/old"):
         (node.path("model") / leftover).mkdir(parents=True)
     loggers = [logging.getLogger(name) for name in ("", "absl", "tensorflow")]
     before = [(logger.level, list(logger.handlers)) for logger in loggers]
@@ -62,6 +63,7 @@ def test_publishes_what_run_fn_exports_and_nothing_else(finished: Node) -> None:
     assert outputs.numpy().tolist() == [[6.0], [10.0]]
     assert finished.names("model") == ["Format-Serving", "Format-TFMA"]
     assert not {"half", "old"} & set(os.listdir(finished.published))
+    assert "the number of the run is 1\n" in helpers.kept_log(finished.outputs)
 
 
 def test_describes_and_blesses_the_model(finished: Node) -> None:

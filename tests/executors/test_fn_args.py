@@ -1,10 +1,13 @@
 """What `run_fn` finds in its argument."""
 
+import copy
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
+import attr
 import pytest
 import tensorflow as tf
 from tfx import types
@@ -59,6 +62,35 @@ def test_paths_and_defaults(fn_args_for: Any, node: Node, tmp_path: Path) -> Non
         assert getattr(fn_args, name) is None
     assert fn_args.extra_inputs == {}
     assert fn_args.num_examples == {"train": 32, "eval": 8}
+
+
+def test_fields_can_be_handed_on_as_those_of_tfx(fn_args_for: Any) -> None:
+    fn_args = fn_args_for(custom_config={"epochs": 3})
+    of_tfx = fn_args_utils.FnArgs(**attr.asdict(fn_args, recurse=False))
+    assert vars(of_tfx) == vars(fn_args)
+    for again in (copy.copy(fn_args), copy.deepcopy(fn_args)):
+        assert again.custom_config == {"epochs": 3}
+        assert again.checkpoint_dir == fn_args.checkpoint_dir
+
+
+def test_only_the_files_to_train_on_must_be_there(
+    fn_args_for: Any, examples: types.Artifact, tmp_path: Path
+) -> None:
+    """As with TFX: `run_fn` may read no other split, nor all spans."""
+    first = helpers.write_examples(tmp_path / "first")
+    shutil.rmtree(tmp_path / "first" / "Split-eval")
+    fn_args = fn_args_for({"examples": [first]})
+    assert (fn_args.eval_files, fn_args.num_examples) == ([], {"train": 32})
+    with pytest.raises(DataError, match="No file matches an empty list of patterns"):
+        fn_args.data_accessor.tf_dataset_factory(
+            fn_args.eval_files, tfxio.TensorFlowDatasetOptions(batch_size=8), helpers.read_schema()
+        )
+    shutil.rmtree(tmp_path / "first" / "Split-train")
+    fn_args = fn_args_for({"examples": [first, examples]})
+    assert fn_args.train_files == [f"{examples.uri}/Split-train/*"]
+    assert fn_args.num_examples == {"train": 32, "eval": 8}
+    with pytest.raises(DataError, match="first/Split-train"):
+        fn_args_for({"examples": [first]})
 
 
 def test_no_steps_means_no_limit(fn_args_for: Any) -> None:

@@ -126,5 +126,5 @@ def is_running(pid: int) -> bool:
 
 def exported(job: Job) -> list[str]:
     """Returns the names of what the chief exported."""
-    staging = job.request.staging_dir
-    return sorted(os.listdir(staging)) if os.path.exists(staging) else []
+    export = job.request.export_dir
+    return sorted(os.listdir(export)) if os.path.exists(export) else []
