@@ -18,6 +18,7 @@ the same rows when they are read again. The first is faster, and wrong as soon a
 lacks draws. `move_to` therefore counts them, and takes the second way if any are missing.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -277,12 +278,19 @@ def _is_endless(iterator: tf.data.Iterator) -> bool:
 
 
 def _graph(data: tf.data.Iterator | tf.data.Dataset) -> Any:
-    """Returns the `GraphDef` of an iterator's datasets, whose functions are in its library."""
+    """Returns the `GraphDef` of an iterator's datasets, whose functions are in its library.
+
+    It has what `prefetch_to_device` and `copy_to_device` copy: of themselves there is no graph.
+    """
     is_dataset = isinstance(data, tf.data.Dataset)
     dataset = data if is_dataset else internals.TF_ITERATOR_DATASET.of(data)
-    variant = tf.data.experimental.to_variant(dataset)
-    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
-    return tf.compat.v1.GraphDef.FromString(graph.numpy())
+    for _, part in walk(dataset):  # the last dataset first
+        if isinstance(part, tf.data.Dataset):
+            variant = tf.data.experimental.to_variant(part)
+            with contextlib.suppress(tf.errors.FailedPreconditionError):
+                graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
+                return tf.compat.v1.GraphDef.FromString(graph.numpy())
+    return tf.compat.v1.GraphDef()
 
 
 def _shuffles_without_seed(iterator: tf.data.Iterator) -> bool:

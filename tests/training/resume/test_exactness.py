@@ -304,6 +304,21 @@ def test_data_that_end_between_epochs_or_within_one(
     assert_resumes(keras, "compiled", tmp_path, (end,), data=data, epochs=6, steps_per_epoch=3)
 
 
+@pytest.mark.parametrize("is_endless", [False, True])
+@pytest.mark.parametrize("copy", ["prefetch_to_device", "copy_to_device"])
+def test_data_may_be_copied_to_a_device(
+    tmp_path: Path, keras: Any, copy: str, is_endless: bool
+) -> None:
+    """TensorFlow has no graph of such data."""
+
+    def data() -> tf.data.Dataset:
+        rows = batches().repeat() if is_endless else batches()
+        return rows.apply(getattr(tf.data.experimental, copy)("/cpu:0")).prefetch(1)
+
+    steps = 6 if is_endless else None
+    assert_resumes(keras, "plain", tmp_path, (8,), data=data, steps_per_epoch=steps)
+
+
 def test_other_data_than_were_saved_are_refused(tmp_path: Path, keras: Any) -> None:
     epochs: list[Any] = [(11, {"epochs": 1}), (0, {"epochs": 3}), (11, {"initial_epoch": 1})]
     for end, other in ((11, {"x": batches(4)}), *epochs):
@@ -331,7 +346,10 @@ def test_a_shuffle_without_a_seed_is_reported(
     monkeypatch.setattr(internals.TF_EAGER_CONTEXT.get()(), "_seed", None)
     x = np.ones([12, 1])
     rows = tf.data.Dataset.from_tensor_slices((x, x))
-    cases = {"array": (x, x, 2), "dataset": (rows.shuffle(9).batch(2),), "seeded": (batches(),)}
+    shuffled = rows.shuffle(9).batch(2)
+    copied = shuffled.apply(tf.data.experimental.copy_to_device("/cpu:0"))
+    cases = {"array": (x, x, 2), "dataset": (shuffled,), "copied": (copied,)}
+    cases["seeded"] = (batches(),)
     for name, data in cases.items():
         caplog.clear()
         for end in (3, 0):
