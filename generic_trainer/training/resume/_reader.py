@@ -175,7 +175,8 @@ def caches_a_shuffle(iterator: Any) -> bool:
                 before[node.name] = node
                 waiting.append(node)
     return any(
-        node.op.startswith("Shuffle") and node.attr["reshuffle_each_iteration"].b
+        node.attr["reshuffle_each_iteration"].b  # of `shuffle`
+        or node.attr["rerandomize_each_iteration"].b  # of `random` and `sample_from_datasets`
         for node in before.values()
     )
 

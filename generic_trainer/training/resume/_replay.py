@@ -173,8 +173,8 @@ class Replay:
             )
         if goal.lengths and not goal.done and caches_a_shuffle(iterator):
             _logger.warning(
-                "The data are shuffled before a cache, which is filled anew in another order: in "
-                "this epoch some rows come twice and others never. Shuffle after the cache."
+                "The data are shuffled or drawn before a cache, which is filled anew in another "
+                "order: in this epoch some rows come twice and others never. Shuffle after it."
             )
         with fitting(self.path):
             if not goal.done:

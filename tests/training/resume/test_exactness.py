@@ -359,19 +359,21 @@ def test_a_shuffle_without_a_seed_is_reported(
         assert ("shuffled without a seed" in caplog.text) == (name != "seeded")
 
 
-def test_a_shuffle_before_a_cache_is_reported(
+def test_another_order_in_a_cache_is_reported(
     tmp_path: Path, keras: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = tf.data.Dataset.from_tensor_slices((np.ones([12, 1]), np.ones([12, 1])))
     in_file = rows.shuffle(9).cache(str(tmp_path / "cached"))
+    drawn = tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True)
     cases = {"before": rows.shuffle(9).cache(), "after": rows.cache().shuffle(9), "file": in_file}
+    cases["drawn"] = tf.data.Dataset.zip((rows, drawn)).map(lambda row, _: row).cache()
     for name, data in cases.items():
         caplog.clear()
         for end in (8, 0):
             resuming = callbacks(keras, tmp_path / name, end)
             with contextlib.suppress(Ended):
                 plain(keras).fit(data.batch(2), epochs=2, verbose=0, callbacks=resuming)
-        assert ("shuffled before a cache" in caplog.text) == (name == "before")
+        assert ("drawn before a cache" in caplog.text) == (name in ("before", "drawn"))
 
 
 def test_variables_that_cannot_be_saved_are_named(
