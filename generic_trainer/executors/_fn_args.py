@@ -32,10 +32,10 @@ _TELEMETRY = ["GenericTrainer"]
 
 
 class FnArgs(FnArgsOfTfx):
-    """TFX's `FnArgs`, with what GenericTrainer adds.
+    """TFX's `FnArgs`, with three attributes of GenericTrainer.
 
     Modules hand all fields on, with `FnArgs(**attr.asdict(fn_args, recurse=False))` or
-    `Step(**vars(fn_args))`: what is added is neither a field of attrs nor in `vars()`.
+    `Step(**vars(fn_args))`: the additions are neither fields of attrs nor in `vars()`.
 
     Attributes:
         num_examples: split name → number of examples, from the statistics artifact where one was

@@ -281,7 +281,7 @@ def _is_endless(iterator: tf.data.Iterator) -> bool:
 def _graph(data: tf.data.Iterator | tf.data.Dataset) -> Any:
     """Returns the `GraphDef` of an iterator's datasets, whose functions are in its library.
 
-    It has what `prefetch_to_device` and `copy_to_device` copy: of themselves there is no graph.
+    The graph begins before `prefetch_to_device` and `copy_to_device`, which can be in no graph.
     """
     is_dataset = isinstance(data, tf.data.Dataset)
     dataset = data if is_dataset else internals.TF_ITERATOR_DATASET.of(data)
