@@ -20,6 +20,7 @@ lacks draws. `move_to` therefore counts them, and takes the second way if any ar
 
 import contextlib
 import logging
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,9 @@ _DRAWS = b"epoch_num_random_samples"
 # Operations that call Python code. Shuffles and random numbers have one of two words in theirs.
 _OF_PYTHON = {"GeneratorDataset", "PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _OF_CHANCE = ("Shuffle", "Random")
+
+_LARGE_BYTES = 1 << 10  # of a constant: seeds and names of files are smaller
+_graphs: weakref.WeakKeyDictionary[tf.data.Dataset, Any] = weakref.WeakKeyDictionary()
 
 _logger = logging.getLogger(__name__)
 
@@ -281,17 +285,29 @@ def _is_endless(iterator: tf.data.Iterator) -> bool:
 def _graph(data: tf.data.Iterator | tf.data.Dataset) -> Any:
     """Returns the `GraphDef` of an iterator's datasets, whose functions are in its library.
 
-    The graph begins before `prefetch_to_device` and `copy_to_device`, which can be in no graph.
+    The graph begins before `prefetch_to_device` and `copy_to_device`, which can be in no graph, and
+    large constants have no value: TensorFlow copies arrays of a `fit`, which takes seconds for each
+    gigabyte, and a replay asks in each epoch.
     """
     is_dataset = isinstance(data, tf.data.Dataset)
     dataset = data if is_dataset else internals.TF_ITERATOR_DATASET.of(data)
-    for _, part in walk(dataset):  # the last dataset first
-        if isinstance(part, tf.data.Dataset):
-            variant = tf.data.experimental.to_variant(part)
-            with contextlib.suppress(tf.errors.FailedPreconditionError):
-                graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
-                return tf.compat.v1.GraphDef.FromString(graph.numpy())
-    return tf.compat.v1.GraphDef()
+    if dataset not in _graphs:
+        graph = tf.compat.v1.GraphDef()
+        for _, part in walk(dataset):  # the last dataset first
+            if isinstance(part, tf.data.Dataset):
+                variant = tf.data.experimental.to_variant(part)
+                with contextlib.suppress(tf.errors.FailedPreconditionError):
+                    graph.ParseFromString(
+                        tf.raw_ops.DatasetToGraphV2(
+                            input_dataset=variant, external_state_policy=1
+                        ).numpy()
+                    )
+                    break
+        for node in graph.node:
+            if node.op == "Const" and node.ByteSize() > _LARGE_BYTES:
+                del node.attr["value"]
+        _graphs[dataset] = graph
+    return _graphs[dataset]
 
 
 def _shuffles_without_seed(iterator: tf.data.Iterator) -> bool:

@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from generic_trainer.training.resume._reader import move_to, take_position
+from generic_trainer.training.resume import _reader
+from generic_trainer.training.resume._reader import is_of_python, move_to, take_position
 from generic_trainer.training.resume._state import (
     attributes_of,
     read_variables,
@@ -180,6 +181,15 @@ def test_variables_of_objects_are_found_wherever_these_keep_their_attributes(kin
     model = keras.Sequential([keras.layers.Dense(1)])
     model.part = [kind(held)]
     assert any(variable is held for variable in variables_of(model).values())
+
+
+def test_arrays_are_not_copied_in_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow copies them into the graph of a dataset, which says who makes the data."""
+    rows = tf.data.Dataset.from_tensor_slices(tf.zeros([1000, 1000])).batch(10)
+    assert not is_of_python(rows)
+    assert _reader._graph(iter(rows)).ByteSize() < 10_000
+    monkeypatch.setattr(tf.raw_ops, "DatasetToGraphV2", None)
+    assert not any(map(is_of_python, [rows, iter(rows), iter(rows)]))
 
 
 @pytest.mark.parametrize("passes", [1, None])
